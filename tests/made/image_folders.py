@@ -29,6 +29,13 @@ def cut(path: Path, end: int = -10) -> None:
     path.write_bytes(path.read_bytes()[:end])
 
 
+def flip(path: Path, at: int = -1) -> None:
+    """One bit of the byte `at`."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
 def make_old(path: Path) -> None:
     """As if nobody had written to it for a day."""
     os.utime(path, (path.stat().st_mtime - 86400,) * 2)

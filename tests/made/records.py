@@ -5,7 +5,7 @@ from typing import Any
 
 from harness.job.progress import Heartbeat
 from harness.plan import Measurement
-from harness.results.record import Blocks, Record
+from harness.results.record import Blocks, EpochPoint, Record
 
 
 def bare_record(measurement: Measurement, outcome: str = "ok", **changes: Any) -> Record:
@@ -36,3 +36,8 @@ def blocks(
         block_times_s=times_s,
         warmup_times_s=list(warmup),
     )
+
+
+def epoch(number: int = 1, **changes: Any) -> EpochPoint:
+    fields = {"train_time_s": 1.0, "train_loss": 1.0, "test_loss": 1.0, "test_metric": 0.5}
+    return EpochPoint.model_validate({"epoch": number} | fields | changes)

@@ -125,26 +125,6 @@ def test_quick_excludes_of_a_benchmark(tmp_path: Path) -> None:
     assert modes(quick=True) == ["mnist step.eager", "cifar10 step.eager", "cifar10 step.compiled"]
 
 
-@pytest.mark.parametrize(
-    ("quick", "complaint"),
-    [
-        ("mnst: {models: [cnn]}", "quick.benchmarks.mnst: not one of benchmarks; valid: mnist, cifar10"),
-        (
-            "mnist: {models: [resnet18]}",
-            "quick.benchmarks.mnist.models[0]: resnet18: not in benchmarks.mnist; valid: cnn",
-        ),
-        (
-            "mnist: {exclude: [{run: compild}]}",
-            "quick.benchmarks.mnist.exclude[0].run: compild: not defined; valid: jit, eager, compiled; did you mean",
-        ),
-    ],
-)
-def test_mistakes_in_what_quick_replaces_of_a_benchmark(quick: str, complaint: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        config_of(f"{MINIMAL}quick: {{benchmarks: {{{quick}}}}}\n", tmp_path)
-    assert complaint in str(caught.value)
-
-
 def test_a_use_cases_own_protocol(tmp_path: Path) -> None:
     own = "    name: train\n    measurement: {latency_calls: 1000, max_time_s: 9.0}\n"
     config = config_of(
@@ -167,8 +147,6 @@ def test_the_cpu_is_asked_for_like_a_gpu_and_has_no_gres(tmp_path: Path) -> None
     config = config_of(MINIMAL.replace("  any: {}\n", "  any: {}\n  cpu: {partition: long}\n"), tmp_path)
     cpu, gpu = expand(config, Selection(gpus=("cpu", "any"), frameworks=("jax",)))[::-1]
     assert (cpu.jobs[0].name, cpu.cell.is_for_cpu, gpu.cell.is_for_cpu) == ("cpu/jax_mnist_1", True, False)
-    with pytest.raises(ConfigError, match=r"gpus\.cpu\.gres: is for GPUs; `cpu` asks for none"):
-        config_of(MINIMAL.replace("  any: {}\n", "  any: {}\n  cpu: {gres: epyc}\n"), tmp_path)
 
 
 def test_excluded_cells(tmp_path: Path) -> None:

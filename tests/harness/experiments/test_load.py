@@ -20,10 +20,12 @@ from tests.made.config_text import MINIMAL, changed, config_of
 
 
 def complaints(text: str, folder: Path) -> list[str]:
-    """The lines of the error, without the folder."""
+    """The lines of the error, without the file."""
     with pytest.raises(ConfigError) as caught:
         config_of(text, folder)
-    return [line.removeprefix(f"{folder}/") for line in str(caught.value).splitlines()]
+    start, lines = f"{folder}/experiments.yaml:", str(caught.value).splitlines()
+    assert all(line.startswith(start) for line in lines)
+    return [line.removeprefix(start).strip() for line in lines]
 
 
 def test_the_projects_own_file_is_valid() -> None:
@@ -59,14 +61,8 @@ def test_what_every_device_refuses_is_not_planned() -> None:
 def test_a_forced_layout_is_planned_for_convolutions_on_tensor_cores_in_32_bits() -> None:
     forced = [one for one in planned(1) if one.execution_mode in ("step.nhwc", "step.nhwc_graph")]
     assert {one.precision for one in forced} == {"tf32"}
-    convolutional = [
-        "cnn",
-        "cnn",
-        "resnet18",
-        "resnet50",
-        "mobilenet_v3_small",
-        "efficientnet_b0",
-    ]  # MNIST's, CIFAR-10's
+    # MNIST's, CIFAR-10's
+    convolutional = ["cnn", "cnn", "resnet18", "resnet50", "mobilenet_v3_small", "efficientnet_b0"]
     assert Counter(one.model for one in forced) == Counter(convolutional * 2)
 
 
@@ -95,7 +91,7 @@ def test_data_dir_expands_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert config_of("data_dir: $SCRATCH/sets\n" + MINIMAL, tmp_path).data_dir == "/scratch/me/sets"
     monkeypatch.delenv("SCRATCH")
     assert complaints("data_dir: $SCRATCH/sets\n" + MINIMAL, tmp_path) == [
-        "experiments.yaml:1:11: data_dir: $SCRATCH/sets: names an environment variable that is not set"
+        "1:11: data_dir: $SCRATCH/sets: names an environment variable that is not set"
     ]
 
 
@@ -119,7 +115,7 @@ def test_quick_replaces_the_protocol(tmp_path: Path) -> None:
     assert config.protocol(1, quick=True).seed == 4
 
 
-# What is replaced in MINIMAL -> by what, and below it how the one line begins that must come back.
+# What is replaced in MINIMAL -> by what, or + what is added, and below it how the one line begins that must come back.
 MISTAKES = r"""
 ? time_limit_minutes: 30 -> time_limit_minutes: -5
 3:23: cluster.time_limit_minutes: -5: must be at least 1
@@ -289,31 +285,57 @@ MISTAKES = r"""
 21:14: use_cases.1.devices: 4: must be divisible by nodes (3): every node takes as many
 ?     name: train\n    batch_sizes: [64]\n ->     name: train\n    devices: 4\n    batch_sizes: [64, 66]\n
 22:23: use_cases.1.batch_sizes[1]: 66: must be divisible by devices (4): a batch size is that of all devices
+?   any: {}\n ->   any: {}\n  cpu: {gres: epyc}\n
+9:9: gpus.cpu.gres: is for GPUs; `cpu` asks for none
+? resnet18]}\n -> resnet18]}\n  synthetic: {models: [linear], sizes: {clases: 4}}\n
+17:41: benchmarks.synthetic.sizes.clases: not a size of synthetic; valid: in_features, hidden_features, out_features,
+? resnet18]}\n -> resnet18]}\n  synthetic: {models: [linear], sizes: {classes: 0}}\n
+17:50: benchmarks.synthetic.sizes.classes: 0: must be a whole number of at least 1
+? +quick: {benchmarks: {mnst: {models: [cnn]}}}
+34:22: quick.benchmarks.mnst: not one of benchmarks; valid: mnist, cifar10; did you mean mnist?
+? +quick: {benchmarks: {mnist: {models: [resnet18]}}}
+34:39: quick.benchmarks.mnist.models[0]: resnet18: not in benchmarks.mnist; valid: cnn
+? +quick: {benchmarks: {mnist: {exclude: [{run: compild}]}}}
+34:46: quick.benchmarks.mnist.exclude[0].run: compild: not defined; valid: jit, eager, compiled; did you mean compiled?
+? +presets: {one: {about: x, parts: [{benchmarks: [minst]}]}}
+34:49: presets.one.parts[0].benchmarks[0]: minst: not defined; valid: mnist, cifar10; did you mean mnist?
+? +presets: {one: {about: x, parts: [{models: [cn]}]}}
+34:35: presets.one.parts[0]: as flags: --model cn: no model of mnist, cifar10; valid: cnn, resnet18; did you mean cnn?
+? +presets: {one: {about: x, parts: [{use_cases: [1], execution_modes: [vmap.jit]}]}}
+34:35: presets.one.parts[0]: as flags: --execution_mode vmap.jit: no such name in train; valid: step.jit,
+? +presets: {one: {about: x, parts: [{use_cases: [1]}, {benchmarks: [mnist]}]}}
+34:53: presets.one.parts[1]: mnist with use case 1 is in parts[0] already; a preset has one part for each cell
+? +presets: {one: {about: x, parts: [{model: cnn}]}}
+34:36: presets.one.parts[0].model: unknown key; valid: benchmarks, use_cases, frameworks, models,
 """
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.split("\n? ")[1:], ids=lambda mistake: mistake.splitlines()[0])
 def test_one_mistake_is_one_line(mistake: str, tmp_path: Path) -> None:
     change, complaint = mistake.splitlines()
-    old, new = (piece.replace(r"\n", "\n") for piece in f"{change} ".split(" -> "))
-    (line,) = complaints(changed(old, new.removesuffix(" ")), tmp_path)
-    assert line.startswith(f"experiments.yaml:{complaint.replace('{benchmarks}', ', '.join(benchmark_names()))}")
+    if change.startswith("+"):
+        text = f"{MINIMAL}{change[1:]}\n"
+    else:
+        old, new = (piece.replace(r"\n", "\n") for piece in f"{change} ".split(" -> "))
+        text = changed(old, new.removesuffix(" "))
+    (line,) = complaints(text, tmp_path)
+    assert line.startswith(complaint.replace("{benchmarks}", ", ".join(benchmark_names())))
 
 
 def test_the_whole_of_a_message(tmp_path: Path) -> None:
     """Place, key, value, rule, all valid names in their order, and the nearest."""
     assert complaints(changed("time_limit_minutes: 30", "time_limit_minute: 30"), tmp_path) == [
-        "experiments.yaml:3:3: cluster.time_limit_minute: unknown key; valid: partition, account, qos, constraint, "
+        "3:3: cluster.time_limit_minute: unknown key; valid: partition, account, qos, constraint, "
         "time_limit_minutes, cpus_per_task, memory_gb, sbatch_options, setup, requeue, srun_options, cpu_bind, "
         "max_parallel_jobs, stage_environment, frameworks; did you mean time_limit_minutes?"
     ]
     assert complaints(changed("[vmap: [eager], loop]", "[vmap: [eagr], loop]"), tmp_path) == [
-        "experiments.yaml:29:48: use_cases.3.formulations.torch[0].vmap[0]: eagr: not in the runs of vmap in "
+        "29:48: use_cases.3.formulations.torch[0].vmap[0]: eagr: not in the runs of vmap in "
         "harness/work/use_cases/per_sample_gradients.py for torch; valid: eager, eager_graph, compiled, "
         "compiled_graph, max_autotune, max_autotune_graph; did you mean eager?"
     ]
     assert complaints(changed("{formulation: loop, ", "{model: mnist/resnet18, "), tmp_path) == [
-        "experiments.yaml:33:17: use_cases.3.exclude[0].model: mnist/resnet18: not defined; valid: cnn, resnet18, "
+        "33:17: use_cases.3.exclude[0].model: mnist/resnet18: not defined; valid: cnn, resnet18, "
         "mnist/cnn, cifar10/cnn, cifar10/resnet18; did you mean resnet18?"
     ]
 
@@ -327,15 +349,14 @@ def test_mistakes_under_quick(tmp_path: Path) -> None:
         "  use_cases: {1: {formulations: {torch: [steps]}}, 2: {}}\n"
     )
     lines = complaints(MINIMAL + quick, tmp_path)
-    assert lines[0] == "experiments.yaml:35:29: quick.measurement.replicates: 0: must be at least 1"
-    assert lines[1].startswith("experiments.yaml:35:32: quick.measurement.warmup: unknown key; valid: replicates,")
+    assert lines[0] == "35:29: quick.measurement.replicates: 0: must be at least 1"
+    assert lines[1].startswith("35:32: quick.measurement.warmup: unknown key; valid: replicates,")
     assert lines[1].endswith("did you mean warmup_s?")
     assert [line.partition("; valid")[0] for line in lines[2:]] == [
-        "experiments.yaml:36:18: quick.runs.torch[0]: egaer: not in the runs of torch",
-        "experiments.yaml:37:37: quick.benchmarks.mnist.runs.jax[0]: jitt: not in the runs of jax",
-        "experiments.yaml:38:42: quick.use_cases.1.formulations.torch[0]: steps: not in "
-        "harness/work/use_cases/train.py for torch",
-        "experiments.yaml:38:52: quick.use_cases.2: not one of use_cases",
+        "36:18: quick.runs.torch[0]: egaer: not in the runs of torch",
+        "37:37: quick.benchmarks.mnist.runs.jax[0]: jitt: not in the runs of jax",
+        "38:42: quick.use_cases.1.formulations.torch[0]: steps: not in harness/work/use_cases/train.py for torch",
+        "38:52: quick.use_cases.2: not one of use_cases",
     ]
 
 
@@ -367,7 +388,7 @@ def test_mistakes_under_quick(tmp_path: Path) -> None:
 def test_quick_must_leave_each_cell_something(
     quick: str, complaint: str, cells: tuple[str, ...], tmp_path: Path
 ) -> None:
-    expected = [f"experiments.yaml:{complaint.format(cell)}" for cell in cells]
+    expected = [complaint.format(cell) for cell in cells]
     assert complaints(f"{MINIMAL}quick: {{{quick}}}\n", tmp_path) == expected
 
 
@@ -375,38 +396,21 @@ def test_all_mistakes_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     text = changed("time_limit_minutes: 30", "time_limit_minutes: 0")
     text = text.replace("batch_sizes: [64]", "batch_sizes: [0]").replace("  a100: ", "  any: ")
     assert complaints(text, tmp_path) == [
-        "experiments.yaml:3:23: cluster.time_limit_minutes: 0: must be at least 1",
-        "experiments.yaml:9:3: gpus.any: given twice; the first is in line 8",
-        "experiments.yaml:21:19: use_cases.1.batch_sizes[0]: 0: must be at least 1",
+        "3:23: cluster.time_limit_minutes: 0: must be at least 1",
+        "9:3: gpus.any: given twice; the first is in line 8",
+        "21:19: use_cases.1.batch_sizes[0]: 0: must be at least 1",
     ]
 
 
 def test_a_use_case_that_leaves_a_framework_nothing(tmp_path: Path) -> None:
     text = changed("- {formulation: loop, batch_size: 32}", "- {framework: torch, benchmark: mnist}")
     assert complaints(text, tmp_path) == [
-        "experiments.yaml:32:5: use_cases.3.exclude: exclude leaves nothing to measure for torch on mnist",
-        "experiments.yaml:32:5: use_cases.3.exclude: "
-        "with --quick, exclude leaves nothing to measure for torch on mnist",
+        "32:5: use_cases.3.exclude: exclude leaves nothing to measure for torch on mnist",
+        "32:5: use_cases.3.exclude: with --quick, exclude leaves nothing to measure for torch on mnist",
     ]
 
 
-def test_a_use_case_for_one_device_on_several(tmp_path: Path) -> None:
-    """Each process would do all of the work, and the throughput would be that of one, times the devices."""
-    many_models = (
-        "  6:\n    name: many_models\n    devices: 2\n    batch_sizes: [32]\n    precisions: [fp32]\n"
-        "    formulations: {jax: [vmap], torch: [loop: [eager]]}\n"
-        "    options: {models: [4], batches: [same], learning_rates: [one]}\n"
-        "    settings: {learning_rate: 0.1, momentum: 0.9}\n"
-    )
-    rule = "use_cases.6.devices: 2: must be 1: many_models splits no work among devices"
-    assert complaints(MINIMAL + many_models, tmp_path) == [f"experiments.yaml:36:14: {rule}"]
-    assert config_of(MINIMAL + many_models.replace("devices: 2", "devices: 1"), tmp_path).use_cases[6].devices == 1
-
-
-OF_SYNTHETIC = """\
-  synthetic: {models: [linear], sizes: {in_features: 6, classes: 4}}
-runs: {jax: [jit], torch: [eager, compiled]}
-use_cases:
+MANY_MODELS = """\
   6:
     name: many_models
     batch_sizes: [32]
@@ -415,12 +419,21 @@ use_cases:
     options: {models: [1, 64], batches: [same], learning_rates: [one]}
     settings: {learning_rate: 0.1, momentum: 0.9}
 """
+WITH_SYNTHETIC = (
+    changed("resnet18]}\n", "resnet18]}\n  synthetic: {models: [linear], sizes: {in_features: 6, classes: 4}}\n")
+    + MANY_MODELS
+)
+"""Benchmark and use case of made-up inputs; the other two use cases need a data set."""
 
 
-def with_synthetic(*change: str) -> str:
-    """Benchmark and use case of made-up inputs; the other two use cases need a data set."""
-    text = MINIMAL.replace("runs: {jax: [jit], torch: [eager, compiled]}\nuse_cases:\n  1:", OF_SYNTHETIC + "  1:")
-    return text.replace(*change) if change else text
+def test_a_use_case_for_one_device_and_its_option_that_is_a_number(tmp_path: Path) -> None:
+    """On several each process would do all of the work, and the throughput would be that of one, times the devices."""
+    on_two = MINIMAL + MANY_MODELS.replace("many_models\n", "many_models\n    devices: 2\n")
+    rule = "use_cases.6.devices: 2: must be 1: many_models splits no work among devices"
+    assert complaints(on_two, tmp_path) == [f"36:14: {rule}"]
+    rule = "use_cases.6.options.models[1]: 0: must be a whole number of at least 1"
+    assert complaints(MINIMAL + MANY_MODELS.replace("[1, 64]", "[1, 0]"), tmp_path) == [f"39:27: {rule}"]
+    assert config_of(MINIMAL + MANY_MODELS, tmp_path).use_cases[6].devices == 1
 
 
 def test_a_wrong_run_is_the_only_complaint_though_exclude_leaves_nothing_else(tmp_path: Path) -> None:
@@ -434,7 +447,7 @@ def test_a_wrong_run_is_the_only_complaint_though_exclude_leaves_nothing_else(tm
 
 
 def test_sizes_that_are_left_out_have_their_defaults(tmp_path: Path) -> None:
-    config = config_of(with_synthetic(), tmp_path)
+    config = config_of(WITH_SYNTHETIC, tmp_path)
     assert config.sizes("synthetic", quick=False) == {
         "in_features": 6,
         "hidden_features": 512,
@@ -447,34 +460,9 @@ def test_sizes_that_are_left_out_have_their_defaults(tmp_path: Path) -> None:
     assert config.sizes("mnist", quick=False) == {}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "complaint"),
-    [
-        (
-            "classes: 4",
-            "clases: 4",
-            "17:57: benchmarks.synthetic.sizes.clases: not a size of synthetic; valid: in_features, hidden_features, "
-            "out_features, channels, image_size, hidden_channels, classes; did you mean classes?",
-        ),
-        (
-            "classes: 4",
-            "classes: 0",
-            "17:66: benchmarks.synthetic.sizes.classes: 0: must be a whole number of at least 1",
-        ),
-        (
-            "models: [1, 64]",
-            "models: [1, 0]",
-            "25:27: use_cases.6.options.models[1]: 0: must be a whole number of at least 1",
-        ),
-    ],
-)
-def test_sizes_and_options_that_are_numbers(old: str, new: str, complaint: str, tmp_path: Path) -> None:
-    assert complaints(with_synthetic(old, new), tmp_path) == [f"experiments.yaml:{complaint}"]
-
-
 def test_what_a_use_case_cannot_do_is_left_out(tmp_path: Path) -> None:
     """No `exclude` names it, and none may have to. Asked for alone, the reason is told."""
-    config = config_of(with_synthetic(), tmp_path)
+    config = config_of(WITH_SYNTHETIC, tmp_path)
     everything = Selection(benchmarks=("synthetic", "cifar10"), use_cases=(1, 3, 6))
     models = {
         pair.cell.name: {variant.model for job in pair.jobs for variant in job.variants}
@@ -525,16 +513,14 @@ def test_what_is_excluded_is_taken_over(tmp_path: Path) -> None:
     assert use_cases[4].exclude == use_cases[3].exclude != ()
     slip = complaints(changed("{formulation: loop,", "{formulation: lop,") + like, tmp_path)
     assert slip == [
-        "experiments.yaml:33:23: use_cases.3.exclude[0].formulation: lop: not defined; valid: vmap, loop; "
-        "did you mean loop?"
+        "33:23: use_cases.3.exclude[0].formulation: lop: not defined; valid: vmap, loop; did you mean loop?"
     ]
 
 
 def test_a_mistake_that_is_taken_over_is_told_once_where_it_stands(tmp_path: Path) -> None:
     text = changed("precisions: [fp32]", "precisions: [fp23]") + LIKE
     assert complaints(text, tmp_path) == [
-        "experiments.yaml:22:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, fp16, default; "
-        "did you mean fp32?"
+        "22:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?"
     ]
 
 
@@ -542,41 +528,39 @@ def test_what_is_wrong_only_where_it_is_taken_over_says_whose_it_is(tmp_path: Pa
     """A batch of 63 is right for one device, and not for two."""
     text = changed("batch_sizes: [64]", "batch_sizes: [64, 63]") + LIKE.replace("    batch_sizes: [128]\n", "")
     assert complaints(text, tmp_path) == [
-        "experiments.yaml:21:23: use_cases.2.batch_sizes[1] (of use_cases.1): 63: must be divisible by devices (2): "
+        "21:23: use_cases.2.batch_sizes[1] (of use_cases.1): 63: must be divisible by devices (2): "
         "a batch size is that of all devices"
     ]
 
 
 def test_a_chain_of_likes_is_refused(tmp_path: Path) -> None:
     assert complaints(MINIMAL + LIKE + "  4:\n    like: 2\n", tmp_path) == [
-        "experiments.yaml:40:11: use_cases.4.like: 2: must be a use case that is written out, and 2 is like 1; "
-        "valid: 1, 3"
+        "40:11: use_cases.4.like: 2: must be a use case that is written out, and 2 is like 1; valid: 1, 3"
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "experiments.yaml:1:1: the file is empty; copy the project's own and edit that"),
-        ("# only this\n", "experiments.yaml:1:1: the file is empty; copy the project's own and edit that"),
+        ("", "1:1: the file is empty; copy the project's own and edit that"),
+        ("# only this\n", "1:1: the file is empty; copy the project's own and edit that"),
         (
             "- a\n",
-            "experiments.yaml:1:1: [a]: must hold the keys project, data_dir, cluster, pairing, gpus, matrix, "
+            "1:1: [a]: must hold the keys project, data_dir, cluster, pairing, gpus, matrix, "
             "benchmarks, runs, use_cases, measurement, quick, presets, wandb",
         ),
         (
             "project: p\ncluster:\n\tpartition: x\n",
-            "experiments.yaml:3:1: not valid YAML: found character '\\t' that cannot start any token "
+            "3:1: not valid YAML: found character '\\t' that cannot start any token "
             "(while scanning for the next token); indent with blanks, not with tabs",
         ),
         (
             "project: [p\n",
-            "experiments.yaml:2:1: not valid YAML: expected ',' or ']', but got '<stream end>' "
-            "(while parsing a flow sequence)",
+            "2:1: not valid YAML: expected ',' or ']', but got '<stream end>' (while parsing a flow sequence)",
         ),
         (
             "project: a\x07b\n",
-            "experiments.yaml:1:11: the character U+0007: must be removed: YAML takes no control characters",
+            "1:11: the character U+0007: must be removed: YAML takes no control characters",
         ),
     ],
 )
@@ -629,16 +613,16 @@ def test_an_alias_inside_itself_ends(tmp_path: Path) -> None:
 )
 def test_numbers_and_texts_have_bounds(text: str, rule: str, tmp_path: Path) -> None:
     (line,) = complaints(text + MINIMAL, tmp_path)
-    assert line.startswith("experiments.yaml:1:") and line.endswith(rule)
+    assert line.startswith("1:") and line.endswith(rule)
 
 
 def test_what_would_take_all_memory_is_refused_at_once(tmp_path: Path) -> None:
     bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 28))
     assert "more than 30,000 values, counting what aliases repeat" in complaints(bomb, tmp_path)[0]
-    assert complaints("project: " + "[" * 900, tmp_path) == ["experiments.yaml:1:59: nested in more than 50 others"]
+    assert complaints("project: " + "[" * 900, tmp_path) == ["1:59: nested in more than 50 others"]
     (line,) = complaints("project: " + "[" * 100_000, tmp_path)  # libyaml of PyYAML 6.0.4 has a limit of its own
     assert "nested in more than 50 others" in line or "exceeded maximum nesting depth" in line
-    answer = "experiments.yaml: the file is larger than 1 MB, so it is not a configuration of this project"
+    answer = "the file is larger than 1 MB, so it is not a configuration of this project"
     assert complaints("#" * 1_000_001, tmp_path) == [answer]
     variants = changed("batch_sizes: [64]", f"batch_sizes: {list(range(1, 10_002))}")
     assert "10,001 variants for jax on mnist; must be at most 10,000" in complaints(variants, tmp_path)[0]
@@ -660,7 +644,7 @@ def test_what_would_take_all_memory_is_refused_at_once(tmp_path: Path) -> None:
 )
 def test_no_text_breaks_a_script(value: str, shown: str, rule: str, tmp_path: Path) -> None:
     text = changed("  time_limit_minutes: 30\n", f"  time_limit_minutes: 30\n  partition: {value}\n")
-    assert complaints(text, tmp_path) == [f"experiments.yaml:4:14: cluster.partition: {shown}: {rule}"]
+    assert complaints(text, tmp_path) == [f"4:14: cluster.partition: {shown}: {rule}"]
 
 
 def test_a_character_that_json_writes_as_two_halves(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Flags that narrow what is measured: what is left, what is left out, and what is said about a wrong one."""
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +13,7 @@ from harness.experiments.model import Config
 from harness.experiments.narrow import Narrowing, narrowing_of
 from harness.job.main import _parse_arguments, _plan_by_flags
 from harness.paths import REPOSITORY
+from harness.plan import Pair
 from harness.work import declared
 from pipeline.submission.render import run_arguments
 from tests.made.config_text import MINIMAL, PRETRAINED, config_of
@@ -25,22 +26,30 @@ def config(tmp_path: Path) -> Config:
     return config_of(MINIMAL + "measurement: {replicates: 2}\n", tmp_path)
 
 
-def narrowed(config: Config, *words: str, **selection: object) -> dict[str, list[str]]:
+def expanded(config: Config, words: str, **selection: Any) -> list[Pair]:
+    """Of use case 1 on CIFAR-10, where `selection` does not say otherwise."""
+    return expand(config, asked_for(words, **selection))
+
+
+def asked_for(words: str, **selection: Any) -> Selection:
+    return Selection(**{"benchmarks": ("cifar10",), "use_cases": (1,), "narrowing": of_words(words)} | selection)
+
+
+def narrowed(config: Config, words: str, **selection: Any) -> dict[str, list[str]]:
     """The keys of the variants of each job, by the job's name."""
-    asked = Selection(**{"benchmarks": ("cifar10",), "use_cases": (1,), **selection})  # type: ignore[arg-type]
-    pairs = expand(config, replace(asked, narrowing=of_words(*words)))
+    pairs = expanded(config, words, **selection)
     return {job.name: [variant.key for variant in job.variants] for pair in pairs for job in pair.jobs}
 
 
-def of_words(*words: str) -> Narrowing:
+def of_words(words: str) -> Narrowing:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_narrowing_flags(parser.add_argument)
-    return narrowing_of(parser.parse_args(words))
+    return narrowing_of(parser.parse_args(words.split()))
 
 
 def test_flags_become_typed_values_each_once() -> None:
-    words = "--model cnn --model cnn --batch_size 64 --precision bf16 --option output=full --option models=8"
-    assert of_words(*words.split(), "--set", "learning_rate=1e-3", "--set", "epochs=2") == Narrowing(
+    words = "--model cnn --model cnn --batch_size 64 --precision bf16 --option output=full --option models=8 "
+    assert of_words(words + "--set learning_rate=1e-3 --set epochs=2") == Narrowing(
         models=("cnn",),
         batch_sizes=(64,),
         precisions=("bf16",),
@@ -52,36 +61,33 @@ def test_flags_become_typed_values_each_once() -> None:
 def test_flags_go_back_to_words() -> None:
     words = "--model cnn --batch_size 64 --precision bf16 --formulation vmap --run jit --execution_mode vmap.jit "
     words += "--option output=full --option models=8 --set weight_decay=0.5"
-    assert of_words(*words.split()).flags() == tuple(words.split())
+    assert of_words(words).flags() == tuple(words.split())
 
 
 def test_each_axis_is_narrowed(config: Config) -> None:
-    axes = ("--batch_size", "8", "--batch_size", "16", "--precision", "tf32")
+    axes = "--batch_size 8 --batch_size 16 --precision tf32"
     expected = {
         "any/jax_cifar10_1": ["resnet18-b8-tf32-step.jit", "resnet18-b16-tf32-step.jit"],
         "any/torch_cifar10_1": [
             f"resnet18-b{size}-tf32-step.{run}" for size in (8, 16) for run in ("eager", "compiled")
         ],
     }
-    assert narrowed(config, "--model", "resnet18", *axes) == expected
-    of_several = {"benchmarks": ("mnist", "cifar10")}
-    assert narrowed(config, "--model", "cifar10/resnet18", *axes, **of_several) == expected
-    assert len(narrowed(config, "--model", "cifar10/resnet18", "--model", "mnist/cnn", *axes, **of_several)) == 4
+    assert narrowed(config, f"--model resnet18 {axes}") == expected
+    both = ("mnist", "cifar10")
+    assert narrowed(config, f"--model cifar10/resnet18 {axes}", benchmarks=both) == expected
+    assert len(narrowed(config, f"--model cifar10/resnet18 --model mnist/cnn {axes}", benchmarks=both)) == 4
 
 
 def test_an_option_is_narrowed(config: Config) -> None:
     """clipped_sum is declared, and not in the file."""
-    words = ("--option", "output=clipped_sum", "--batch_size", "16", "--precision", "fp32")
-    assert narrowed(config, *words, use_cases=(3,)) == {
+    assert narrowed(config, "--option output=clipped_sum --batch_size 16 --precision fp32", use_cases=(3,)) == {
         "any/jax_cifar10_3": ["cnn-b16-fp32-clipped_sum-vmap.jit"],
         "any/torch_cifar10_3": ["cnn-b16-fp32-clipped_sum-vmap.eager", "cnn-b16-fp32-clipped_sum-loop.eager"],
     }
 
 
 def test_modes_of_both_frameworks_narrow_each(config: Config) -> None:
-    assert narrowed(
-        config, "--model", "cnn", "--execution_mode", "step.jit_graph", "--execution_mode", "step.eager"
-    ) == {
+    assert narrowed(config, "--model cnn --execution_mode step.jit_graph --execution_mode step.eager") == {
         "any/jax_cifar10_1": ["cnn-b64-fp32-step.jit_graph"],
         "any/torch_cifar10_1": ["cnn-b64-fp32-step.eager"],
     }
@@ -108,7 +114,7 @@ def test_formulations_and_runs(words: str, jax: list[str], torch: list[str], con
         f"any/{framework}_cifar10_3": [f"cnn-b16-fp32-norms-{mode}" for mode in modes]
         for framework, modes in (("jax", jax), ("torch", torch))
     }
-    assert narrowed(config, *f"{axes} {words}".split(), use_cases=(3,)) == expected
+    assert narrowed(config, f"{axes} {words}", use_cases=(3,)) == expected
 
 
 @pytest.mark.parametrize(
@@ -123,7 +129,7 @@ def test_a_framework_without_a_named_mode_has_one_that_can_be_compared(
     mode: str, jax: str, torch: str, tmp_path: Path
 ) -> None:
     config = config_of(MINIMAL.replace("{jax: [step], torch", "{jax: [step, scan], torch"), tmp_path)
-    assert narrowed(config, "--model", "cnn", "--execution_mode", mode) == {
+    assert narrowed(config, f"--model cnn --execution_mode {mode}") == {
         "any/jax_cifar10_1": [f"cnn-b64-fp32-{jax}"],
         "any/torch_cifar10_1": [f"cnn-b64-fp32-{torch}"],
     }
@@ -131,21 +137,18 @@ def test_a_framework_without_a_named_mode_has_one_that_can_be_compared(
 
 def test_cells_that_have_nothing_of_it_are_left_out(config: Config) -> None:
     everything = {"benchmarks": ("mnist", "cifar10"), "use_cases": (1, 3), "frameworks": ("torch",)}
-    assert list(narrowed(config, "--model", "resnet18", **everything)) == ["any/torch_cifar10_1"]
-    assert list(narrowed(config, "--execution_mode", "loop.eager", **everything)) == [
-        "any/torch_mnist_3",
-        "any/torch_cifar10_3",
-    ]
+    assert list(narrowed(config, "--model resnet18", **everything)) == ["any/torch_cifar10_1"]
+    loops = ["any/torch_mnist_3", "any/torch_cifar10_3"]
+    assert list(narrowed(config, "--execution_mode loop.eager", **everything)) == loops
     # An option or a setting concerns the cells that have it, and leaves out no other.
-    assert len(narrowed(config, "--option", "output=full", "--set", "epochs=1", **everything)) == 4
+    assert len(narrowed(config, "--option output=full --set epochs=1", **everything)) == 4
 
 
 def test_settings_of_the_use_case_the_protocol_and_the_sizes(tmp_path: Path) -> None:
     text = MINIMAL.replace("  cifar10: {models", "  imagenet100: {models: [vit_b_16]}\n  cifar10: {models")
     config = config_of(text, tmp_path)
-    words = [word for one in ("epochs=7", "replicates=6", "image_size=64") for word in ("--set", one)]
-    selection = Selection(benchmarks=("imagenet100",), use_cases=(1, 3), frameworks=("jax",))
-    train, per_sample = expand(config, replace(selection, narrowing=of_words(*words)))
+    selection = {"benchmarks": ("imagenet100",), "use_cases": (1, 3), "frameworks": ("jax",)}
+    train, per_sample = expanded(config, "--set epochs=7 --set replicates=6 --set image_size=64", **selection)
     for (plan,) in (train.jobs, per_sample.jobs):
         assert (plan.protocol.replicates, plan.sizes["image_size"]) == (6, 64)
     assert train.jobs[0].settings["epochs"] == 7
@@ -219,25 +222,25 @@ def test_what_is_wrong_with_a_flag(asked: str, complaint: str, config: Config) -
     words, _, selected = asked.partition(" | ")
     use_cases, *frameworks = selected.split()
     with pytest.raises(ConfigError) as caught:
-        narrowed(config, *words.split(), use_cases=tuple(map(int, use_cases)), frameworks=tuple(frameworks))
+        narrowed(config, words, use_cases=tuple(map(int, use_cases)), frameworks=tuple(frameworks))
     assert complaint in str(caught.value).replace(config.file, "experiments.yaml")
 
 
 def test_a_precision_concerns_the_cells_that_take_it(tmp_path: Path) -> None:
     """Training does not take fp16, inference does."""
-    selection = Selection(benchmarks=("cifar10",), use_cases=(1, 5), frameworks=("torch",))
-    words = ("--precision", "fp16", "--precision", "fp32", "--model", "cnn", "--run", "eager")
-    train, inference = expand(config_of(PRETRAINED, tmp_path), replace(selection, narrowing=of_words(*words)))
+    config, selection = config_of(PRETRAINED, tmp_path), {"use_cases": (1, 5), "frameworks": ("torch",)}
+    words = "--precision fp16 --precision fp32 --model cnn --run eager"
+    train, inference = expanded(config, words, **selection)
     assert [variant.precision for variant in train.jobs[0].variants] == ["fp32"]
     assert [variant.precision for variant in inference.jobs[0].variants] == ["fp16", "fp32"]
-    (alone,) = expand(config_of(PRETRAINED, tmp_path), replace(selection, narrowing=of_words("--precision", "fp16")))
+    (alone,) = expanded(config, "--precision fp16", **selection)
     assert alone.cell.use_case_name == "inference"
 
 
 def test_a_batch_that_no_device_count_divides(tmp_path: Path) -> None:
     several = config_of(MINIMAL.replace("name: train\n", "name: train\n    devices: 2\n"), tmp_path)
     with pytest.raises(ConfigError, match="--batch_size 63: must be divisible by 2"):
-        narrowed(several, "--batch_size", "63")
+        narrowed(several, "--batch_size 63")
 
 
 SEVERAL = MINIMAL + "  2: {like: 1, devices: 2}\n"
@@ -246,10 +249,10 @@ SEVERAL = MINIMAL + "  2: {like: 1, devices: 2}\n"
 def test_an_option_that_the_file_leaves_out(tmp_path: Path) -> None:
     """Its default is what the file means without it. Nothing is sharded on one device, so there is no baseline."""
     config = config_of(SEVERAL, tmp_path)
-    words = ("--model", "cnn", "--run", "jit", "--option")
-    jobs = narrowed(config, *words, "parameters=replicated", use_cases=(2,))
+    words = "--model cnn --run jit --option"
+    jobs = narrowed(config, f"{words} parameters=replicated", use_cases=(2,))
     assert jobs["any/jax_cifar10_2"] == ["cnn-b64-fp32-step.jit"]
-    sharded = Selection(benchmarks=("cifar10",), use_cases=(2,), narrowing=of_words(*words, "parameters=sharded"))
+    sharded = asked_for(f"{words} parameters=sharded", use_cases=(2,))
     pairs = expand(config, sharded)
     assert [variant.key for variant in pairs[0].jobs[0].variants] == ["cnn-b64-fp32-sharded-step.jit"]
     assert baselines(config, pairs, sharded) == []
@@ -257,22 +260,15 @@ def test_an_option_that_the_file_leaves_out(tmp_path: Path) -> None:
 
 def test_baselines_of_a_batch_that_is_not_in_the_file(tmp_path: Path) -> None:
     config = config_of(SEVERAL, tmp_path)
-    selection = Selection(
-        benchmarks=("cifar10",),
-        use_cases=(2,),
-        frameworks=("torch",),
-        narrowing=of_words(
-            "--batch_size", "20", "--model", "cnn", "--execution_mode", "step.eager", "--precision", "bf16"
-        ),
-    )
+    words = "--batch_size 20 --model cnn --execution_mode step.eager --precision bf16"
+    selection = asked_for(words, use_cases=(2,), frameworks=("torch",))
     (alone,) = baselines(config, expand(config, selection), selection)
     assert [variant.key for variant in alone.jobs[0].variants] == ["cnn-b10-bf16-step.eager", "cnn-b20-bf16-step.eager"]
 
 
 def cells_of(config: Config, words: str, **selection: object) -> dict[str, tuple[int, int, list[int]]]:
     """Devices, nodes and batch sizes of each cell, by its name."""
-    asked = Selection(**{"benchmarks": ("mnist",), "use_cases": (2,), **selection})  # type: ignore[arg-type]
-    pairs = expand(config, replace(asked, narrowing=of_words(*words.split())))
+    pairs = expanded(config, words, **{"benchmarks": ("mnist",), "use_cases": (2,)} | selection)
     return {
         pair.cell.name: (
             pair.cell.devices,
@@ -303,14 +299,9 @@ def test_devices_take_the_use_case_on_one_or_on_several_and_the_nodes_that_they_
 
 def test_devices_of_the_file_are_the_measurements_of_the_file(tmp_path: Path) -> None:
     config = config_of(MINIMAL + "  2: {like: 1, devices: 4, nodes: 2}\n", tmp_path)
-    selection = Selection(use_cases=(2,))
     of_file, asked = (
-        [
-            one.id
-            for pair in expand(config, replace(selection, narrowing=of_words(*words)))
-            for one in pair.measurements()
-        ]
-        for words in ((), ("--devices", "4"))
+        [one.id for pair in expanded(config, words, use_cases=(2,)) for one in pair.measurements()]
+        for words in ("", "--devices 4")
     )
     assert of_file and asked == of_file
 
@@ -333,7 +324,7 @@ def test_several_numbers_of_devices_share_their_base_line(tmp_path: Path) -> Non
     """With 64 on each of 2 and of 4, one device has 64; with 64 in all, it has 64 too, and 32 and 16 are not there."""
     config = config_of(SEVERAL, tmp_path)
     for words in ("--devices 2,4", "--devices 2,4 --batch per_device"):
-        selection = Selection(use_cases=(2,), narrowing=of_words(*words.split()))
+        selection = asked_for(words, benchmarks=("mnist",), use_cases=(2,))
         (alone,) = baselines(config, expand(config, selection), selection)
         assert alone.cell.name == "any/mnist_1"
         assert [one.key for one in alone.jobs[1].variants] == ["cnn-b64-fp32-step.eager", "cnn-b64-fp32-step.compiled"]
@@ -341,8 +332,7 @@ def test_several_numbers_of_devices_share_their_base_line(tmp_path: Path) -> Non
 
 def test_a_script_on_more_devices_makes_the_same_plan(tmp_path: Path) -> None:
     config = config_of(SEVERAL, tmp_path)
-    selection = Selection(use_cases=(2,), narrowing=of_words("--devices", "4", "--batch", "per_device"))
-    (pair,) = expand(config, selection)
+    (pair,) = expanded(config, "--devices 4 --batch per_device", use_cases=(2,))
     paths = {"config_path": tmp_path / "experiments.yaml", "results": tmp_path, "repository": REPOSITORY}
     arguments = run_arguments(pair, **paths)
     assert arguments[2:8] == ["--use_case", "2", "--devices", "4", "--batch", "per_device"]
@@ -351,9 +341,7 @@ def test_a_script_on_more_devices_makes_the_same_plan(tmp_path: Path) -> None:
 
 def test_the_script_and_run_py_make_the_same_plan(config: Config, tmp_path: Path) -> None:
     """`eager` is no run of JAX: its script names its own mode, and that of both frameworks names both."""
-    words = ["--model", "cnn", "--batch_size", "12", "--run", "eager", "--set", "epochs=1"]
-    selection = Selection(benchmarks=("cifar10",), use_cases=(1,), narrowing=of_words(*words))
-    (pair,) = expand(config, selection)
+    (pair,) = expanded(config, "--model cnn --batch_size 12 --run eager --set epochs=1")
     paths = {"config_path": tmp_path / "experiments.yaml", "results": tmp_path, "repository": REPOSITORY}
     for framework, jobs in (("jax", pair.jobs[:1]), ("torch", pair.jobs[1:]), (None, pair.jobs)):
         part = pair.model_copy(update={"jobs": jobs})

@@ -150,30 +150,10 @@ def test_what_is_wrong_with_a_preset_or_a_flag(name: str, selection: Selection, 
     assert complaint in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("part", "complaint"),
-    [
-        (
-            "{benchmarks: [minst]}",
-            "parts[0].benchmarks[0]: minst: not defined; valid: mnist, cifar10; did you mean mnist",
-        ),
-        ("{models: [cn]}", "as flags: --model cn: no model of mnist, cifar10; valid: cnn, resnet18; did you mean cnn?"),
-        (
-            "{use_cases: [1], execution_modes: [vmap.jit]}",
-            "as flags: --execution_mode vmap.jit: no such name in train; valid: step.jit,",
-        ),
-        ("{use_cases: [3], models: [resnet18]}", "leaves nothing to measure for jax in mnist_3"),
-        (
-            "{use_cases: [1]}, {benchmarks: [mnist]}",
-            "mnist with use case 1 is in parts[0] already; a preset has one part",
-        ),
-        ("{model: cnn}", "unknown key; valid: benchmarks, use_cases, frameworks, models"),
-    ],
-)
-def test_mistakes_in_the_file(part: str, complaint: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_a_part_that_leaves_nothing_to_measure(tmp_path: Path) -> None:
+    part = "{use_cases: [3], models: [resnet18]}"
+    with pytest.raises(ConfigError, match="leaves nothing to measure for jax in mnist_3"):
         config_of(f"{MINIMAL}presets: {{one: {{about: x, parts: [{part}]}}}}\n", tmp_path)
-    assert complaint in str(caught.value)
 
 
 def test_how_much_is_left_out(config: Config) -> None:

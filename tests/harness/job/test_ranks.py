@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from harness.job.ranks import EXIT_GRACE_S, SETTLE_S, Ranks, combine
-from harness.results.record import Blocks, Check, Energy, EpochPoint, HeldBack, Latency, Memory, Result
-from tests.made.records import blocks
+from harness.results.record import Check, Energy, HeldBack, Latency, Memory, Result
+from tests.made.records import blocks, epoch
 
 LOG = Path("/results/x.log")
 EXIT_0 = {"kind": "exit", "content": {"code": 0, "tail": ""}}
@@ -35,6 +35,10 @@ def result(**changes: Any) -> Result:
         "held_back": HeldBack(window_s=3.0, seconds={"sw_power_cap": 1.0, "thermal": 0.25}),
     }
     return Result(**(fields | changes))
+
+
+def told(kind: str = "result", **changes: Any) -> dict[str, Any]:
+    return {"kind": kind, "content": result(**changes).model_dump(mode="json")}
 
 
 def test_times_are_the_slowest_ranks_memory_the_largest_energy_the_sum() -> None:
@@ -104,13 +108,9 @@ def test_one_rank_is_left_as_it_is() -> None:
 
 
 def test_epochs_are_rank_0s_with_the_slowest_time() -> None:
-    def epoch(time_s: float, loss: float) -> EpochPoint:
-        return EpochPoint(epoch=1, train_time_s=time_s, train_loss=loss, test_loss=loss, test_metric=0.5)
-
-    combined = combine(
-        [result(epochs=[epoch(1.0, 2.0)], time_to_target_s=1.0), result(epochs=[epoch(3.0, 7.0)], time_to_target_s=3.0)]
-    )
-    assert combined.epochs == [epoch(3.0, 2.0)]
+    first, second = (epoch(train_time_s=time_s, train_loss=loss) for time_s, loss in ((1.0, 2.0), (3.0, 7.0)))
+    combined = combine([result(epochs=[first], time_to_target_s=1.0), result(epochs=[second], time_to_target_s=3.0)])
+    assert combined.epochs == [epoch(train_time_s=3.0, train_loss=2.0)]
     assert combined.time_to_target_s == 3.0
 
 
@@ -126,7 +126,6 @@ def test_energy_of_some_devices_is_no_energy() -> None:
 
 
 def test_ranks_that_did_not_do_the_same_have_no_number() -> None:
-    assert isinstance(result().blocks, Blocks)
     shorter = result(latency=Latency(steps_per_call=1, call_times_s=[0.5]))
     with pytest.raises(ValueError, match="different numbers of latency calls: 2, 1"):
         combine([result(), shorter])
@@ -134,9 +133,8 @@ def test_ranks_that_did_not_do_the_same_have_no_number() -> None:
 
 def test_over_when_every_rank_has_told_and_ended() -> None:
     ranks = two()
-    told = {"kind": "result", "content": result().model_dump(mode="json")}
     for rank in (0, 1):
-        ranks.take(rank, told, 1.0)
+        ranks.take(rank, told(), 1.0)
         assert not ranks.are_over(1.0)
     ranks.take(0, EXIT_0, 2.0)
     assert not ranks.are_over(2.0)
@@ -149,7 +147,7 @@ def test_over_when_every_rank_has_told_and_ended() -> None:
 
 def test_result_stands_of_a_rank_that_is_stuck_at_its_end() -> None:
     ranks = Ranks(["n1"], LOG)
-    ranks.take(0, {"kind": "result", "content": result().model_dump(mode="json")}, 10.0)
+    ranks.take(0, told(), 10.0)
     assert not ranks.are_over(10.0 + EXIT_GRACE_S)
     assert ranks.are_over(10.1 + EXIT_GRACE_S)
     assert (ranks.report().outcome, ranks.report().ranks) == ("ok", [])
@@ -193,15 +191,11 @@ def test_full_memory_is_the_answer_whoever_told_first() -> None:
     assert str(report.reason).startswith("rank 1 on n2: device is full")
 
 
-def so_far(**changes: Any) -> dict[str, Any]:
-    return {"kind": "result_so_far", "content": result(**changes).model_dump(mode="json")}
-
-
 def test_result_so_far_stands_when_the_rest_breaks_off() -> None:
     ranks = two()
     slower = blocks([2.0, 3.0], calls=2, samples=8, warmup=[1.0])
-    ranks.take(0, so_far(), 1.0)
-    ranks.take(1, so_far(blocks=slower), 1.0)
+    ranks.take(0, told("result_so_far"), 1.0)
+    ranks.take(1, told("result_so_far", blocks=slower), 1.0)
     assert not ranks.are_over(2.0 + EXIT_GRACE_S)  # the control may take its time
     ranks.take(0, error("no room for the control\nat line 3", "out_of_memory"), 100.0)
     assert ranks.are_over(100.1 + SETTLE_S)
@@ -215,7 +209,7 @@ def test_result_so_far_stands_when_the_rest_breaks_off() -> None:
 
 def test_result_so_far_of_some_ranks_is_no_result() -> None:
     ranks = two()
-    ranks.take(0, so_far(), 1.0)
+    ranks.take(0, told("result_so_far"), 1.0)
     ranks.take(1, KILLED, 2.0)
     assert ranks.report().outcome == "failed"
     assert ranks.report().result is None
@@ -224,10 +218,9 @@ def test_result_so_far_of_some_ranks_is_no_result() -> None:
 def test_whole_result_has_its_control_and_no_reason_for_its_absence() -> None:
     ranks = two()
     alone = result().blocks
-    whole = {"kind": "result", "content": result(blocks_alone=alone).model_dump(mode="json")}
     for rank in (0, 1):
-        ranks.take(rank, so_far(), 1.0)
-        ranks.take(rank, whole, 2.0)
+        ranks.take(rank, told("result_so_far"), 1.0)
+        ranks.take(rank, told(blocks_alone=alone), 2.0)
         ranks.take(rank, EXIT_0, 2.0)
     report = ranks.report()
     assert (report.result.blocks_alone, report.result.blocks_alone_absent) == (alone, None)
@@ -246,7 +239,7 @@ def test_every_rank_keeps_the_gpus_that_it_used() -> None:
     both = {"gpu": {"uuid": "GPU-2", "uuids": ["GPU-2", "GPU-3"], "name": "H200", "names": ["H200", "A100"]}}
     for rank, environment in enumerate((one, both)):
         ranks.take(rank, {"kind": "environment", "content": environment}, 1.0)
-        ranks.take(rank, {"kind": "result", "content": result().model_dump(mode="json")}, 1.0)
+        ranks.take(rank, told(), 1.0)
     first, second = ranks.report().ranks
     assert (first.gpu_uuids, first.gpu_names) == (["GPU-1"], ["H200"])
     assert (second.gpu_uuids, second.gpu_names) == (["GPU-2", "GPU-3"], ["H200", "A100"])
@@ -254,10 +247,10 @@ def test_every_rank_keeps_the_gpus_that_it_used() -> None:
 
 def test_result_that_cannot_be_recorded_is_a_failure_that_names_the_field() -> None:
     ranks = two()
-    good = result().model_dump(mode="json")
-    ranks.take(0, {"kind": "result", "content": good}, 1.0)
-    bad = good | {"energy": good["energy"] | {"gross_joules": math.nan}}
-    ranks.take(1, {"kind": "result", "content": bad}, 1.0)
+    ranks.take(0, told(), 1.0)
+    bad = told()
+    bad["content"]["energy"]["gross_joules"] = math.nan
+    ranks.take(1, bad, 1.0)
     report = ranks.report()
     assert (report.outcome, report.result) == ("failed", None)
     assert report.reason == (

@@ -5,6 +5,7 @@ import io
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,28 +77,24 @@ class Work:
         self.queued_s = 0.0
 
 
+@dataclass
 class FakeGpu(Gpu):
     """Draws `watts` all the time, by the test's clock, and `busy_watts` more while `work` runs."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        watts: float = 100.0,
-        *,
-        has_counter: bool = True,
-        work: Work | None = None,
-        busy_watts: float = 0.0,
-        state_s: float = 0.0,
-    ) -> None:
-        self.clock, self.watts, self.has_counter = clock, watts, has_counter
-        self._refused = {} if has_counter else {"energy_joules": "Not Supported"}
-        self.work, self.busy_watts = work, busy_watts
-        self.state_s = state_s
-        """What reading the state takes, in which nothing runs."""
-        self.states_at_s: list[float] = []
-        self.read_at_call: list[int] = []
-        """How many calls had been made at each reading of the energy counter."""
-        self.counters: dict[int, float] = {}
+    clock: Clock
+    watts: float = 100.0
+    has_counter: bool = True
+    work: Work | None = None
+    busy_watts: float = 0.0
+    state_s: float = 0.0
+    """What reading the state takes, in which nothing runs."""
+    states_at_s: list[float] = field(default_factory=list)
+    read_at_call: list[int] = field(default_factory=list)
+    """How many calls had been made at each reading of the energy counter."""
+    counters: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._refused = {} if self.has_counter else {"energy_joules": "Not Supported"}
 
     def energy_joules(self) -> float | None:
         busy_s = self.work.done_s if self.work else 0.0
@@ -352,7 +349,6 @@ def test_joules_per_sample_do_not_depend_on_the_length_of_a_block(clock: Clock, 
     gpu = FakeGpu(clock, watts=100.0, work=work, busy_watts=600.0, state_s=10 * TICK_S)
     settings = protocol(block_min_s=block_ticks * TICK_S, energy_window_s=5.0)
     energy = steady(work, settings, gpu=gpu).energy
-    assert energy.gross_joules is not None and energy.samples is not None
     assert energy.gross_joules / energy.samples == pytest.approx(700 * 4 * TICK_S / 16)
     assert energy.busy_s == energy.window_s
 
@@ -418,17 +414,8 @@ def test_cyclic_objects_of_calls_do_not_pile_up(monkeypatch: pytest.MonkeyPatch)
     def step() -> None:
         alive.add(Node())
 
-    measure_steady(
-        step,
-        lambda _: None,
-        protocol=protocol(block_min_s=0.002, warmup_s=0.001),
-        steps_per_call=1,
-        samples_per_step=1,
-        gpu=NoGpu("none in this test"),
-        channel=Heard(),
-        compilations=lambda: 0,
-        after_warmup=alive.clear,
-    )
+    work = SimpleNamespace(step=step, wait=lambda _: None)
+    steady(work, protocol(block_min_s=0.002, warmup_s=0.001), after_warmup=alive.clear)
     assert len(alive) <= 5  # those of the latency calls
     assert gc.get_freeze_count() == 0
 
@@ -444,21 +431,15 @@ def test_clocks_held_back_are_counted_over_the_blocks(clock: Clock) -> None:
         gpu.counters[74] += (3 if in_blocks else 4) * TICK_S * 1e9
         return work.step()
 
-    work_of = type("Throttled", (), {"step": staticmethod(step), "wait": staticmethod(work.wait)})
-    held_back = steady(work_of, protocol(), gpu=gpu).held_back
-    assert held_back is not None
+    held_back = steady(SimpleNamespace(step=step, wait=work.wait), protocol(), gpu=gpu).held_back
     assert held_back.window_s == 8 * 32 * TICK_S
     assert held_back.seconds == {"sw_power_cap": pytest.approx(0.75 * held_back.window_s)}
     assert steady(Work(clock), protocol()).held_back is None
 
 
 def test_energy_that_nobody_measures_says_why(clock: Clock) -> None:
-    both = steady(
-        Work(clock),
-        protocol(),
-        gpu=SeveralGpus([FakeGpu(clock, watts=100.0), FakeGpu(clock, watts=300.0)]),  # type: ignore[list-item]
-    ).energy
-    assert both.gross_joules is not None and both.window_s is not None
+    two_gpus = SeveralGpus([FakeGpu(clock, watts=100.0), FakeGpu(clock, watts=300.0)])
+    both = steady(Work(clock), protocol(), gpu=two_gpus).energy
     assert both.devices_gross_joules == pytest.approx([both.gross_joules / 4, both.gross_joules * 3 / 4])
     assert both.gross_joules == pytest.approx(400 * both.window_s)
     without_gpu = steady(Work(clock), protocol(idle_s=1.0))
@@ -503,23 +484,15 @@ def test_a_short_measurement_has_a_first_point_at_once(clock: Clock) -> None:
 # Several ranks.
 
 
-@dataclass
-class Ranks:
-    """Another rank, whose values are known beforehand; when they are used up it wants what we want."""
-
-    theirs: list[float]
-
-    def agree(self, value: float) -> float:
-        return max(value, self.theirs.pop(0)) if self.theirs else value
-
-
 def test_all_ranks_call_as_often_as_the_slowest_wants(clock: Clock) -> None:
-    """The other rank asks for three more warm-up calls, its calls take twice as long, and it wants one more block."""
+    """The other rank asks for three more warm-up calls, its calls take twice as long, and it wants one more block;
+    then it wants what we want."""
     warmup = [1.0, 1.0, 1.0, 1.0, 0.0]
     times_s = [8 * TICK_S, 64 * TICK_S]  # of its warm call and of its first block, both longer than ours
     blocks = [1.0] * 8 + [0.0]
-    ranks = Ranks(theirs=[*warmup, *times_s, *blocks])
-    found = steady(Work(clock), protocol(warmup_s=TICK_S, warmup_min_calls=2), agree=ranks.agree)
+    theirs = iter([*warmup, *times_s, *blocks])
+    agree = lambda value: max(value, next(theirs, value))  # noqa: E731
+    found = steady(Work(clock), protocol(warmup_s=TICK_S, warmup_min_calls=2), agree=agree)
     assert len(found.blocks.warmup_times_s) == 4
     assert found.blocks.calls_per_block == 4  # 32 ticks at 8 each; we alone would take 8 calls of 4
     assert found.blocks.block_times_s == [4 * 4 * TICK_S] * 9  # our own times, not those of the slowest
@@ -578,20 +551,20 @@ def test_each_phase_is_waited_for_and_only_the_cold_rounds_are_left_out(clock: C
         queued_s = 0.0
 
     phases = [phase("forward", 512 * TICK_S, 2 * TICK_S), phase("backward", 256 * TICK_S, 5 * TICK_S)]
-    protocol = MeasurementSettings(latency_calls=4)
-    times_s = measure_phases(phases, wait, protocol=protocol, channel=Heard())
+    times_s = measure_phases(phases, wait, protocol=protocol(latency_calls=4), channel=Heard())
     assert times_s == {"forward": [2 * TICK_S] * 4, "backward": [5 * TICK_S] * 4}
     assert order == ["forward", "backward"] * (COLD_CALLS + 4)
 
 
 def test_phases_stop_at_the_time_limit_with_three_rounds_at_least(clock: Clock) -> None:
-    def run() -> None:
-        clock.advance(1.0)
-
     for limit_s, rounds in ((0.5, 3), (4.5, 5)):
-        protocol = MeasurementSettings(latency_calls=100, latency_max_time_s=limit_s)
-        times_s = measure_phases([("only", run)], lambda _: None, protocol=protocol, channel=Heard())
-        assert times_s == {"only": [1.0] * rounds}
+        assert phase_of_a_second(clock, limit_s) == {"only": [1.0] * rounds}
+
+
+def phase_of_a_second(clock: Clock, limit_s: float, **keywords: Any) -> dict[str, list[float]]:
+    settings = protocol(latency_calls=100, latency_max_time_s=limit_s)
+    phases = [("only", lambda: clock.advance(1.0))]
+    return measure_phases(phases, lambda _: None, protocol=settings, channel=Heard(), **keywords)
 
 
 def test_ranks_agree_on_the_rounds_of_phases(clock: Clock) -> None:
@@ -602,12 +575,7 @@ def test_ranks_agree_on_the_rounds_of_phases(clock: Clock) -> None:
         asked.append(value)
         return 1.0 if len(asked) <= 6 else value
 
-    def run() -> None:
-        clock.advance(1.0)
-
-    protocol = MeasurementSettings(latency_calls=100, latency_max_time_s=0.5)
-    times_s = measure_phases([("only", run)], lambda _: None, protocol=protocol, channel=Heard(), agree=agree)
-    assert len(times_s["only"]) == 6
+    assert len(phase_of_a_second(clock, 0.5, agree=agree)["only"]) == 6
     assert asked == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
 
 
@@ -617,9 +585,9 @@ def test_ranks_agree_on_the_rounds_of_phases(clock: Clock) -> None:
 class Handed(Turns):
     """Turns that a test hands out: the other one's blocks take 100 ticks each, in which nothing of this one runs."""
 
-    def __init__(self, clock: Clock, words: str, place: str, diary: list[str]) -> None:
-        super().__init__(Heard(), io.BytesIO(words.encode()), place)  # type: ignore[arg-type]
-        self.clock, self.diary = clock, diary
+    def __init__(self, clock: Clock, words: str, place: str = "second") -> None:
+        super().__init__(Heard(), io.BytesIO(words.encode()), place)
+        self.clock, self.diary = clock, list[str]()
 
     def next_block(self, wants: bool) -> bool:
         goes_on = super().next_block(wants)
@@ -629,23 +597,21 @@ class Handed(Turns):
         return goes_on
 
 
-def test_blocks_come_by_turns_and_the_waits_are_in_none(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_come_by_turns_and_the_waits_are_in_none(clock: Clock) -> None:
     """Eight blocks are enough, and two more are asked for by the job, as the other one wants them."""
-    diary: list[str] = []
-    turns = Handed(clock, "block\n" * 10 + "end\n", "second", diary)
+    turns = Handed(clock, "block\n" * 10 + "end\n")
     result = steady(Work(clock), protocol(), turns=turns, gpu=FakeGpu(clock))
     assert result.blocks.block_times_s == [32 * TICK_S] * 10
-    assert diary == ["wants: block"] * 8 + ["has enough: block"] * 2 + ["has enough: end"]
-    assert result.energy.absent == SHARED_DEVICE  # which was there from the beginning
-    assert result.energy.gross_joules is None
+    assert turns.diary == ["wants: block"] * 8 + ["has enough: block"] * 2 + ["has enough: end"]
+    # It was there from the beginning.
+    assert (result.energy.gross_joules, result.energy.absent) == (None, SHARED_DEVICE)
 
 
 def test_the_first_of_two_measures_its_energy_before_the_other_is_there(clock: Clock) -> None:
     """Energy over 4 blocks of 32 ticks at 100 W, before the first turn."""
-    diary: list[str] = []
     work = Work(clock)
     gpu = FakeGpu(clock, work=work)
-    turns = Handed(clock, "block\n" * 8 + "end\n", "first", diary)
+    turns = Handed(clock, "block\n" * 8 + "end\n", "first")
     result = steady(work, protocol(energy_window_s=4 * 32 * TICK_S), turns=turns, gpu=gpu)
     assert result.energy.gross_joules == 4 * 32 * TICK_S * 100
     assert result.energy.samples == 4 * 8 * 16
@@ -658,7 +624,7 @@ def test_the_last_of_two_measures_energy_and_idle_power_when_the_other_one_is_go
     """700 W at work, 100 W else. It has idled for two seconds by then, twice one, and not before."""
     work = Work(clock)
     gpu = FakeGpu(clock, work=work, busy_watts=600.0)
-    turns = Handed(clock, "block\n" * 8 + "last\n", "second", [])
+    turns = Handed(clock, "block\n" * 8 + "last\n")
     energy = steady(work, protocol(energy_window_s=4 * 32 * TICK_S, idle_s=1.0), turns=turns, gpu=gpu).energy
     assert (energy.gross_joules, energy.idle_watts) == (pytest.approx(4 * 32 * TICK_S * 700), pytest.approx(100))
     assert gpu.read_at_call[:4] == [3 + 8 + 8 * (13 + 8)] * 4
@@ -669,16 +635,16 @@ def test_a_lead_in_comes_before_each_block_in_turns_and_is_in_no_time(clock: Clo
     calls 12, 33 and 54, as 11 come before the blocks."""
     words = "block_after_other\nblock\nblock_after_other\nend\n"
     work = Work(clock, cost_of=lambda call: (100 if call in (12, 33, 54) else 4) * TICK_S)
-    result = steady(work, protocol(), turns=Handed(clock, words, "second", []))
+    result = steady(work, protocol(), turns=Handed(clock, words))
     assert result.blocks.block_times_s == [32 * TICK_S] * 3
     assert work.calls == 11 + 3 * (13 + 8) + 5
     slow = Work(clock, call_s=60 * TICK_S)
-    assert steady(slow, protocol(), turns=Handed(clock, words, "second", [])).blocks.calls_per_block == 2
+    assert steady(slow, protocol(), turns=Handed(clock, words)).blocks.calls_per_block == 2
     assert slow.calls == 2 + 2 + 3 * (1 + 2) + 5
 
 
 def test_who_is_left_alone_stops_by_its_own_rule_and_measures_its_energy(clock: Clock) -> None:
-    turns = Handed(clock, "block\nblock\nalone\n", "second", [])
+    turns = Handed(clock, "block\nblock\nalone\n")
     result = steady(Work(clock), protocol(), turns=turns, gpu=FakeGpu(clock))
     assert len(result.blocks.block_times_s) == 8
     assert result.energy.absent is None and result.energy.gross_joules is not None
@@ -686,9 +652,9 @@ def test_who_is_left_alone_stops_by_its_own_rule_and_measures_its_energy(clock: 
 
 def test_waits_are_not_of_the_time_that_blocks_may_take(clock: Clock) -> None:
     """Noisy blocks stop when they took 350 ticks themselves, and not when that has passed with the waiting."""
-    turns = Handed(clock, "block\n" * 11 + "end\n", "second", diary := [])
+    turns = Handed(clock, "block\n" * 11 + "end\n")
     work = Work(clock, cost_of=alternating)
     settings = protocol(block_min_s=33 * TICK_S, target_noise=0.001, max_time_s=350 * TICK_S)
     times_s = steady(work, settings, turns=turns).blocks.block_times_s
-    enough = diary.index("has enough: block")
+    enough = turns.diary.index("has enough: block")
     assert sum(times_s[: enough - 1]) < 350 * TICK_S <= sum(times_s[:enough])

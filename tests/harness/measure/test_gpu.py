@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import create_autospec
 
 import pynvml
 import pytest
@@ -15,8 +14,6 @@ from harness.measure.gpu import (
     READINGS,
     VALUE_TYPES,
     Gpu,
-    NoGpu,
-    SeveralGpus,
     decode_throttle_reasons,
     held_back_s,
     open_gpu,
@@ -24,66 +21,12 @@ from harness.measure.gpu import (
     usable_gpu_count,
     visible_gpu_count,
 )
-
-NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-UUIDS = ["GPU-11111111-aaaa", "GPU-22222222-bbbb"]
-CLOCKS_MHZ = {pynvml.NVML_CLOCK_SM: 1410, pynvml.NVML_CLOCK_MEM: 1215}
-MAX_CLOCKS_MHZ = {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 2619}
-
-
-def process(pid: int, used_bytes: int | None) -> SimpleNamespace:
-    return SimpleNamespace(pid=pid, usedGpuMemory=used_bytes)
-
-
-def counter(field: int, nanoseconds: int, status: int = pynvml.NVML_SUCCESS) -> Any:
-    """An answer of nvmlDeviceGetFieldValues, in NVML's own structure."""
-    answer = pynvml.c_nvmlFieldValue_t(fieldId=field, nvmlReturn=status)
-    answer.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
-    answer.value.ullVal = nanoseconds
-    return answer
+from tests.made.nvml import CLOCKS_MHZ, NOT_SUPPORTED, UUIDS, counter, process, two_gpus
 
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Two GPUs of one kind; handles are their indices. The process's own context is on both."""
-    mock: Any = create_autospec(pynvml)
-    mock.NVMLError, mock.NVMLLibraryMismatchError = pynvml.NVMLError, pynvml.NVMLLibraryMismatchError
-    mock.NVML_CLOCK_SM, mock.NVML_CLOCK_MEM = pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
-    mock.NVML_TEMPERATURE_GPU = pynvml.NVML_TEMPERATURE_GPU
-    mock.NVML_SUCCESS, mock.NVML_ERROR_NO_PERMISSION = pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NO_PERMISSION
-    mock.nvmlDeviceGetCount.return_value = 2
-    mock.nvmlDeviceGetHandleByIndex.side_effect = lambda index: index
-    mock.nvmlDeviceGetUUID.side_effect = lambda handle: UUIDS[handle]
-    mock.nvmlDeviceGetIndex.side_effect = lambda handle: handle
-    mock.nvmlDeviceGetName.return_value = "NVIDIA A100-SXM4-80GB"
-    mock.nvmlDeviceIsMigDeviceHandle.return_value = SimpleNamespace(value=0)
-    mock.nvmlDeviceGetMigMode.return_value = [0, 0]
-    mock.nvmlSystemGetDriverVersion.return_value = "580.65.06"
-    mock.nvmlSystemGetCudaDriverVersion_v2.return_value = 13020
-    mock.nvmlDeviceGetCudaComputeCapability.return_value = (8, 0)
-    mock.nvmlDeviceGetMemoryInfo.return_value = SimpleNamespace(total=85_899_345_920, used=600_000_000)
-    mock.nvmlDeviceGetEnforcedPowerLimit.return_value = 400_000
-    mock.nvmlDeviceGetPowerUsage.return_value = 251_500
-    mock.nvmlDeviceGetTotalEnergyConsumption.return_value = 1_234_567
-    mock.nvmlDeviceGetClockInfo.side_effect = lambda handle, kind: CLOCKS_MHZ[kind]
-    mock.nvmlDeviceGetMaxClockInfo.side_effect = lambda handle, kind: MAX_CLOCKS_MHZ[kind]
-    mock.nvmlDeviceGetTemperatureV.return_value = 61
-    mock.nvmlDeviceGetCurrentClocksEventReasons.return_value = 0x4 | 0x40
-    mock.nvmlDeviceGetFieldValues.side_effect = lambda handle, fields: [counter(field, 0) for field in fields]
-    mock.nvmlDeviceGetEccMode.return_value = [1, 1]
-    mock.nvmlDeviceGetMaxPcieLinkGeneration.return_value, mock.nvmlDeviceGetCurrPcieLinkWidth.return_value = 4, 16
-    mock.NVML_AFFINITY_SCOPE_NODE = pynvml.NVML_AFFINITY_SCOPE_NODE
-    mock.nvmlDeviceGetMemoryAffinity.side_effect = lambda handle, words, scope: [0, 1 << 1] + [0] * (words - 2)
-    for name in (
-        "NVML_NVLINK_MAX_LINKS",
-        "NVML_FEATURE_ENABLED",
-        "NVML_ERROR_NOT_SUPPORTED",
-        "NVML_ERROR_INVALID_ARGUMENT",
-    ):
-        setattr(mock, name, getattr(pynvml, name))
-    mock.nvmlDeviceGetNvLinkState.side_effect = NOT_SUPPORTED
-    mock.nvmlDeviceGetComputeMode.return_value = 3
-    mock.nvmlDeviceGetComputeRunningProcesses.return_value = [process(os.getpid(), 1_500_000_000)]
+    mock = two_gpus()
     monkeypatch.setitem(sys.modules, "pynvml", mock)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
@@ -101,12 +44,6 @@ def only_the_first(value: int) -> Callable[[int], int]:
     return read
 
 
-def opened() -> Gpu:
-    gpu = open_gpu()
-    assert isinstance(gpu, Gpu)
-    return gpu
-
-
 # ---- several GPUs of one process
 
 
@@ -119,7 +56,6 @@ def test_several_gpus_add_energy_and_tell_the_worst_state(nvml: Any) -> None:
     processes = [[process(os.getpid(), 10)], [process(os.getpid(), 30), process(1, 5)]]
     nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = lambda handle: processes[handle]
     both = open_gpus(0, 2)
-    assert isinstance(both, SeveralGpus)
     assert both.energy_joules() == 3500.0
     assert both.joules_of_each() == [1000.0, 2500.0]
     assert both.process_bytes() == 30
@@ -146,9 +82,7 @@ def test_several_gpus_have_no_number_where_one_has_none(nvml: Any) -> None:
 
 
 def test_a_missing_gpu_is_named(nvml: Any) -> None:
-    missing = open_gpus(0, 3)
-    assert isinstance(missing, NoGpu)
-    assert missing.absent == "NVML has no GPU '2' (from CUDA_VISIBLE_DEVICES=None)"
+    assert open_gpus(0, 3).absent == "NVML has no GPU '2' (from CUDA_VISIBLE_DEVICES=None)"
 
 
 # ---- which GPU
@@ -161,7 +95,7 @@ def test_a_missing_gpu_is_named(nvml: Any) -> None:
 def test_the_first_visible_gpu(nvml: Any, monkeypatch: pytest.MonkeyPatch, visible: str | None, index: int) -> None:
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    description = opened().describe()
+    description = open_gpu().describe()
     assert (description["index"], description["uuid"]) == (index, UUIDS[index])
 
 
@@ -182,18 +116,18 @@ def test_no_visible_gpu(nvml: Any, monkeypatch: pytest.MonkeyPatch, visible: str
 
 def test_an_index_among_gpus_of_several_kinds_warns(nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.nvmlDeviceGetName.side_effect = lambda handle: ["NVIDIA L4", "NVIDIA A100-SXM4-80GB"][handle]
-    (warning,) = opened().describe()["warnings"]
+    (warning,) = open_gpu().describe()["warnings"]
     assert "NVIDIA A100-SXM4-80GB, NVIDIA L4" in warning
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in warning
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    assert opened().describe()["warnings"] == []
+    assert open_gpu().describe()["warnings"] == []
 
 
 # ---- what it says
 
 
 def test_quantities_in_their_units(nvml: Any) -> None:
-    gpu = opened()
+    gpu = open_gpu()
     assert gpu.absent is None
     assert gpu.energy_joules() == 1234.567
     assert gpu.process_bytes() == 1_500_000_000
@@ -208,7 +142,7 @@ def test_quantities_in_their_units(nvml: Any) -> None:
 
 
 def test_description(nvml: Any) -> None:
-    assert opened().describe() == {
+    assert open_gpu().describe() == {
         "name": "NVIDIA A100-SXM4-80GB",
         "uuid": "GPU-11111111-aaaa",
         "index": 0,
@@ -236,7 +170,7 @@ def test_active_links_are_counted_by_their_other_end(nvml: Any) -> None:
     nvml.nvmlDeviceGetNvLinkState.side_effect = [1, 0, 1, 1, pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)]
     ends = {0: b"00000000:3B:00.0", 2: b"00000000:C5:00.0", 3: b"00000000:3B:00.0"}
     nvml.nvmlDeviceGetNvLinkRemotePciInfo.side_effect = lambda _, link: pynvml.nvmlPciInfo_t(busId=ends[link])
-    assert opened().describe()["nvlinks"] == {"00000000:3B:00.0": 2, "00000000:C5:00.0": 1}
+    assert open_gpu().describe()["nvlinks"] == {"00000000:3B:00.0": 2, "00000000:C5:00.0": 1}
 
 
 @pytest.mark.parametrize(
@@ -259,7 +193,7 @@ def test_older_drivers_have_the_older_names(nvml: Any) -> None:
     nvml.nvmlDeviceGetCurrentClocksThrottleReasons.return_value = 0x20
     nvml.nvmlDeviceGetTemperatureV.side_effect = missing
     nvml.nvmlDeviceGetTemperature.return_value = 55
-    state = opened().state()
+    state = open_gpu().state()
     assert (state["throttle_reasons"], state["temperature_c"]) == (("sw_thermal_slowdown",), 55)
 
 
@@ -276,7 +210,7 @@ def test_older_drivers_have_the_older_names(nvml: Any) -> None:
 )
 def test_other_processes(nvml: Any, pids: list[int], others: int) -> None:
     nvml.nvmlDeviceGetComputeRunningProcesses.return_value = [process(pid, 1) for pid in pids]
-    assert opened().other_processes() == others
+    assert open_gpu().other_processes() == others
 
 
 # ---- what it refuses
@@ -293,7 +227,7 @@ def test_a_refusal_is_none_with_its_reason(
     nvml: Any, function: str, quantity: str, read: Callable[[Gpu], object]
 ) -> None:
     getattr(nvml, function).side_effect = NOT_SUPPORTED
-    gpu = opened()
+    gpu = open_gpu()
     assert read(gpu) is None
     assert gpu.describe()["absent"][quantity] == "Not Supported"
 
@@ -311,7 +245,7 @@ def test_a_refused_reading_costs_itself_alone(nvml: Any, function: str, lost: se
     names = {reading.name for reading in READINGS}
     getattr(nvml, function).side_effect = NOT_SUPPORTED
     nvml.nvmlDeviceGetCurrentClocksThrottleReasons.side_effect = NOT_SUPPORTED
-    for gpu in (opened(), open_gpus(0, 2)):
+    for gpu in (open_gpu(), open_gpus(0, 2)):
         state = gpu.state()
         assert state is not None and state.keys() == names - lost
         assert {name: gpu.describe()["absent"][name] for name in lost} == dict.fromkeys(lost, "Not Supported")
@@ -328,7 +262,7 @@ def test_what_one_of_several_gpus_refuses_all_lack(nvml: Any) -> None:
 def test_a_consumer_card_without_ecc_describes_itself(nvml: Any) -> None:
     nvml.nvmlDeviceGetEccMode.side_effect = NOT_SUPPORTED
     nvml.nvmlDeviceGetMigMode.side_effect = NOT_SUPPORTED
-    description = opened().describe()
+    description = open_gpu().describe()
     assert (description["ecc"], description["mig"]) == (None, False)
     assert description["absent"] == {"ecc": "Not Supported", "mig": "Not Supported"}
 
@@ -336,14 +270,14 @@ def test_a_consumer_card_without_ecc_describes_itself(nvml: Any) -> None:
 def test_where_the_card_is_plugged_in_stays_out_where_nvml_does_not_say(nvml: Any) -> None:
     nvml.nvmlDeviceGetMaxPcieLinkGeneration.side_effect = NOT_SUPPORTED
     nvml.nvmlDeviceGetMemoryAffinity.side_effect = lambda handle, words, scope: [0b11] + [0] * (words - 1)
-    description = opened().describe()
+    description = open_gpu().describe()
     assert (description.keys() & {"pcie_generation", "pcie_width", "numa_node"}) == {"pcie_width"}
     assert description["absent"] == {"pcie_generation": "Not Supported"}
 
 
 def test_a_driver_older_than_the_binding(nvml: Any) -> None:
     nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = pynvml.NVMLLibraryMismatchError("use a versioned one")
-    gpu = opened()
+    gpu = open_gpu()
     assert gpu.process_bytes() is None
     assert gpu.describe()["absent"] == dict.fromkeys(
         ("processes", "other_processes", "device_used_bytes"), "use a versioned one"
@@ -352,7 +286,7 @@ def test_a_driver_older_than_the_binding(nvml: Any) -> None:
 
 def test_memory_that_the_driver_does_not_tell(nvml: Any) -> None:
     nvml.nvmlDeviceGetComputeRunningProcesses.return_value = [process(os.getpid(), None)]
-    assert opened().process_bytes() is None
+    assert open_gpu().process_bytes() is None
 
 
 def test_a_mig_slice_has_its_own_memory_and_no_energy(nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +296,7 @@ def test_a_mig_slice_has_its_own_memory_and_no_energy(nvml: Any, monkeypatch: py
     nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle.side_effect = {"slice": 1}.__getitem__
     nvml.nvmlDeviceGetUUID.side_effect = {"slice": "MIG-3333"}.__getitem__
     nvml.nvmlDeviceGetMemoryInfo.side_effect = {"slice": SimpleNamespace(total=10_737_418_240)}.__getitem__
-    gpu = opened()
+    gpu = open_gpu()
     assert gpu.energy_joules() is None
     description = gpu.describe()
     assert (description["uuid"], description["index"], description["mig"]) == ("MIG-3333", 1, True)
@@ -397,7 +331,7 @@ def test_seconds_held_back_are_the_growth_of_the_drivers_counters(nvml: Any) -> 
     """CUDA 12's driver: 251 to 253 count, and 269 to 271 are settings that stand still."""
     counts = {74: 5_000_000_000, 75: 0, 251: 7_000_000_000, 252: 0, 253: 0, 269: 40, 270: 1, 271: 2}
     nvml.nvmlDeviceGetFieldValues.side_effect = lambda handle, fields: [counter(f, counts[f]) for f in fields]
-    gpu = opened()
+    gpu = open_gpu()
     before = gpu.held_back_counters()
     counts |= {74: 6_500_000_000, 251: 7_250_000_000}
     assert held_back_s(before, gpu.held_back_counters(), 5.0) == {
@@ -420,7 +354,7 @@ def test_a_refused_counter_costs_itself_alone(nvml: Any) -> None:
         return [counter(field, 10**9, pynvml.NVML_ERROR_NOT_SUPPORTED if refused else 0) for field in fields]
 
     nvml.nvmlDeviceGetFieldValues.side_effect = read
-    gpu = opened()
+    gpu = open_gpu()
     (counters,) = gpu.held_back_counters()
     assert set(counters) == {252, 253, 269, 270, 271}
     assert set(held_back_s([counters], [counters], 1.0)) == set(HELD_BACK) - {"sw_power_cap", "thermal"}
@@ -451,7 +385,7 @@ def containers_processes(nvml: Any, *, before: int, after: int) -> Gpu:
     foreign = [process(999_999_990 + number, None) for number in range(max(before, after))]
     nvml.nvmlDeviceGetComputeRunningProcesses.return_value = foreign[:before]
     nvml.nvmlDeviceGetMemoryInfo.return_value = SimpleNamespace(total=1, used=600)
-    gpu = opened()
+    gpu = open_gpu()
     nvml.nvmlDeviceGetComputeRunningProcesses.return_value = foreign[:after]
     nvml.nvmlDeviceGetMemoryInfo.return_value = SimpleNamespace(total=1, used=2_000)
     return gpu
@@ -479,12 +413,12 @@ def test_memory_beside_other_processes_is_nobodys(nvml: Any, before: int, after:
 
 def test_device_memory_that_the_driver_refuses(nvml: Any) -> None:
     nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = NOT_SUPPORTED
-    gpu = opened()
+    gpu = open_gpu()
     assert gpu.device_used_bytes() is None
     assert gpu.describe()["absent"]["device_used_bytes"] == "Not Supported"
     nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = None
     nvml.nvmlDeviceGetComputeRunningProcesses.return_value = []
-    gpu = opened()
+    gpu = open_gpu()
     nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = NOT_SUPPORTED
     assert gpu.device_used_bytes() is None  # whether others came cannot be told
 
@@ -506,7 +440,7 @@ def test_forbidden_and_broken_gpus_cost_nothing(nvml: Any, monkeypatch: pytest.M
     nvml.nvmlDeviceGetUUID.side_effect = lambda handle: f"GPU-{handle}"
     for visible in ("1", "GPU-2"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        description = opened().describe()
+        description = open_gpu().describe()
         assert (description["index"], description["warnings"]) == (2, [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert open_gpu().absent == "NVML does not open GPU '0': GPU is lost"
@@ -517,7 +451,6 @@ def test_forbidden_and_broken_gpus_cost_nothing(nvml: Any, monkeypatch: pytest.M
 def test_no_driver_and_a_gpu_that_does_not_open(nvml: Any) -> None:
     nvml.nvmlInit.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
     gpu = open_gpu()
-    assert isinstance(gpu, NoGpu)
     assert gpu.absent == "NVML does not start: NVML Shared Library Not Found"
     assert gpu.energy_joules() is gpu.state() is gpu.process_bytes() is None  # type: ignore[func-returns-value]
     assert gpu.describe() == {"absent": gpu.absent}
@@ -547,7 +480,6 @@ def real_gpus() -> int:
 def test_this_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     gpu = open_gpu()
-    assert isinstance(gpu, NoGpu)
     assert gpu.absent.startswith(("NVML does not start: ", "NVML has no GPU '0'"))
 
 
@@ -555,7 +487,7 @@ def test_this_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(real_gpus() == 0, reason="this machine has no GPU")
 def test_this_machines_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    gpu = opened()
+    gpu = open_gpu()
     description = gpu.describe()
     assert description["name"].startswith(("NVIDIA", "Tesla", "Quadro", "GeForce"))
     assert description["memory_total_bytes"] > 2**30

@@ -2,8 +2,7 @@
 
 import math
 import weakref
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,13 +19,14 @@ from harness.measure.gpu import NoGpu
 from harness.measure.program import Answers, Infers, Means, Phase, Program, Session, Trains
 from harness.measure.protocol import Measuring
 from harness.measure.world import ALONE, World
-from harness.plan import CONDITIONS, Cell, Measurement, MeasurementSettings, Variant
+from harness.plan import CONDITIONS, MeasurementSettings
 from harness.results.predictions import predictions_of
 from harness.results.record import Check, HeldBack, Memory, Result
 from harness.work.datasets import Dataset
 from harness.work.declared import Benchmark, use_case
 from harness.work.tasks import ACCURACY, PERPLEXITY, TOP_5, Metric, Task
 from tests.made.heard import Heard
+from tests.made.report_records import plan
 
 TICK_S = 2.0**-10
 """Times in here are whole numbers of this, so that sums of floats are exact."""
@@ -96,17 +96,19 @@ class Work:
     steps_per_call = 1
     parameter_count = 7
     model_count = 1
+    call_ticks = CALL_TICKS
+    communicates = False
+    details: Mapping[str, Any] = {"layout": "rows"}
+    units: Mapping[str, float] = {"edges": 56.5}
+    seen: Mapping[str, Any] = {}
+    peak_bytes: int | None = None
+    parts: Sequence[Phase] = ()
+    before: Sequence[Phase] = ()
 
-    def __init__(self, lab: Lab, *, call_ticks: int = CALL_TICKS, communicates: bool = False) -> None:
-        self.lab, self.call_ticks, self.communicates = lab, call_ticks, communicates
-        self.details: dict[str, Any] = {"layout": "rows"}
-        self.units = {"edges": 56.5}
-        self.seen: dict[str, Any] = {}
-        self.peak_bytes: int | None = None
-        self.parts: list[Phase] = []
-        self.before: list[Phase] = []
-        self.made = 0
+    def __init__(self, lab: Lab, **own: Any) -> None:
+        self.lab, self.made = lab, 0
         self.itself = self  # as modules and compiled programs hold each other
+        vars(self).update(own)
 
     def compile(self) -> None:
         self.lab.note("compile")
@@ -128,20 +130,20 @@ class Work:
         self.lab.note("check")
         return [Check(name="near", error=0.25, tolerance=0.5, passed=True)]
 
-    def witness(self) -> dict[str, Any]:
+    def witness(self) -> Mapping[str, Any]:
         self.lab.note("witness")
         return self.seen
 
     def settle(self) -> None:
         self.lab.note("settle")
 
-    def construction(self) -> list[Phase]:
+    def construction(self) -> Sequence[Phase]:
         return self.before
 
     def model_inputs(self) -> None:
         self.lab.note("model inputs")
 
-    def phases(self) -> list[Phase]:
+    def phases(self) -> Sequence[Phase]:
         self.lab.note("phases")
         return self.parts
 
@@ -153,10 +155,14 @@ class Work:
         raise AssertionError("the gate has a process of its own")
 
 
+Evaluations = Sequence[tuple[float, float]]
+"""Mean loss and mean score after each epoch."""
+
+
 class Training(Work):
     """Implements Trains. The loss of the n-th call after `reset` is 1 / n."""
 
-    def __init__(self, lab: Lab, evaluations: list[tuple[float, float]], **keywords: Any) -> None:
+    def __init__(self, lab: Lab, evaluations: Evaluations = ((1.5, 0.25), (1.25, 0.5)), **keywords: Any) -> None:
         super().__init__(lab, **keywords)
         self.evaluations = iter(evaluations)
 
@@ -201,22 +207,26 @@ class Answering(Work):
 
 
 def session_of(
-    lab: Lab, *, metric: Metric = ACCURACY, target: float = 0.5, world: World = ALONE, **of_variant: Any
+    lab: Lab,
+    *,
+    metric: Metric = ACCURACY,
+    further: tuple[Metric, ...] = (),
+    target: float = 0.5,
+    world: World = ALONE,
+    planted: str | None = None,
+    **of_measurement: Any,
 ) -> Session[Any]:
     """Two epochs of 37 // 16 = 2 steps."""
-    measurement = Measurement(
-        framework="jax",
-        cell=Cell(gpu="any", benchmark="text", use_case=1, use_case_name="train"),
-        variant=Variant(model="tiny", batch_size=16, precision="fp32", execution_mode="step.jit", **of_variant),
-        replicate=0,
-        settings={"epochs": 2, "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, "target_metric": target},
-        protocol=PROTOCOL,
-        data="sample",
-        quick=True,
+    settings = {"epochs": 2, "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, "target_metric": target}
+    made = plan("jax", "step.jit", batch_sizes=(16,), settings=settings, protocol=PROTOCOL, data="sample", quick=True)
+    measurement = next(made.measurements())
+    variant = measurement.variant.model_copy(update={"planted": planted})
+    tokens = ("tokens",)
+    task = Task(
+        name="text", arrays=tokens, model_inputs=tokens, samples="lines", metric=metric, further_metrics=further
     )
-    task = Task(name="text", arrays=("tokens",), model_inputs=("tokens",), samples="lines", metric=metric)
     return Session(
-        measurement=measurement,
+        measurement=measurement.model_copy(update={"variant": variant} | of_measurement),
         benchmark=Benchmark(name="text", task=task, models=(), data=None),
         use_case=use_case("train"),
         dataset=Dataset(train={"tokens": np.zeros((37, 4))}, test={"tokens": np.zeros((5, 4))}, constants={}),
@@ -225,17 +235,18 @@ def session_of(
     )
 
 
-def measuring(session: Session[Any], channel: Heard | None = None) -> Measuring:
-    return Measuring(session, gpu=NoGpu("none in this test"), channel=channel or Heard())
+def measuring(lab: Lab, channel: Heard | None = None, gpu: NoGpu | None = None, **of_session: Any) -> Measuring:
+    gpu = gpu or NoGpu("none in this test")
+    return Measuring(session_of(lab, **of_session), gpu=gpu, channel=channel or Heard())
 
 
-def everything(lab: Lab, program: Program, **of_session: Any) -> Result:
-    return measuring(session_of(lab, **of_session)).everything(lambda _session, *, joined=True: program)
+def everything(lab: Lab, program: Program, channel: Heard | None = None, **of_session: Any) -> Result:
+    return measuring(lab, channel, **of_session).everything(lambda _session, *, joined=True: program)
 
 
 def test_the_made_up_programs_are_programs(lab: Lab) -> None:
     assert isinstance(Work(lab), Program) and not isinstance(Work(lab), Trains)
-    assert isinstance(Training(lab, []), Trains) and not isinstance(Training(lab, []), Infers)
+    assert isinstance(Training(lab), Trains) and not isinstance(Training(lab), Infers)
     assert isinstance(Answering(lab, None), Infers) and not isinstance(Answering(lab, None), Trains)
 
 
@@ -279,7 +290,6 @@ def test_the_numbers_of_a_measurement(lab: Lab) -> None:
     result = everything(lab, Work(lab))
     assert result.cold_call_times_s == [100 * TICK_S, 4 * TICK_S, 4 * TICK_S]
     assert result.compile_time_s == 96 * TICK_S  # 108 - 3 * 4
-    assert result.blocks is not None and result.latency is not None
     assert result.blocks.block_times_s == [8 * TICK_S] * 3
     assert (result.blocks.calls_per_block, result.blocks.samples_per_step) == (2, 16)
     assert result.latency.call_times_s == [4 * TICK_S] * 4
@@ -291,13 +301,10 @@ def test_the_numbers_of_a_measurement(lab: Lab) -> None:
 
 def test_a_short_replicate_ends_with_its_blocks(lab: Lab) -> None:
     """What each program has to offer beyond them is not asked for; the compile time is by the calls of the warm-up."""
-    session = session_of(lab)
-    short = replace(session, measurement=session.measurement.model_copy(update={"replicate": 3}))
-    programs = [Training(lab, [], communicates=True), Answering(lab, None), Work(lab)]
-    programs[2].parts = programs[2].before = [("forward", lambda: None)]
-    for program in programs:
+    phases = [("forward", lambda: None)]
+    for program in (Training(lab, communicates=True), Answering(lab, None), Work(lab, parts=phases, before=phases)):
         lab.diary, lab.calls = [], 0
-        result = measuring(short).everything(lambda _session, *, joined=True, made=program: made)
+        result = everything(lab, program, replicate=3)
         timed = sum(CALLS.values()) - CALLS["latency"]
         assert lab.diary[5:] == [
             ("witness", 3),
@@ -308,7 +315,7 @@ def test_a_short_replicate_ends_with_its_blocks(lab: Lab) -> None:
             ("witness", timed + 1),
             ("step peak", timed + 1),
         ]
-        assert result.blocks is not None and len(result.blocks.block_times_s) == 3
+        assert len(result.blocks.block_times_s) == 3
         assert result.compile_time_s == 96 * TICK_S
         assert (result.latency, result.epochs, result.evaluation, result.blocks_alone) == (None, [], None, None)
 
@@ -334,35 +341,26 @@ def test_what_is_compiled_before_the_first_call_counts_and_what_is_placed_does_n
 
 
 def test_a_warm_start_is_the_cold_calls_and_nothing_else(lab: Lab) -> None:
-    result = measuring(session_of(lab)).cold_calls(lambda _session, *, joined=True: Work(lab, communicates=True))
+    result = measuring(lab).cold_calls(lambda _session, *, joined=True: Work(lab, communicates=True))
     assert result == Result(cold_call_times_s=[100 * TICK_S, 4 * TICK_S, 4 * TICK_S])
     assert (lab.diary, lab.calls) == ([(what, 0) for what in ("state", "compile", "place", "state")], 3)
 
 
-def test_a_wrong_program_is_never_timed(lab: Lab) -> None:
-    class Wrong(Work):
-        def check(self) -> list[Check]:
-            raise CheckFailed("off by 2")
+@pytest.mark.parametrize("method", ["check", "witness"])
+def test_a_wrong_program_is_never_timed(method: str, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one whose outputs are wrong nor one that is not what its mode says."""
 
+    def fails(_program: Work) -> None:
+        raise CheckFailed("off by 2")
+
+    monkeypatch.setattr(Work, method, fails)
     with pytest.raises(CheckFailed, match="off by 2"):
-        everything(lab, Wrong(lab))
-    assert lab.calls == CALLS["cold"]
-
-
-def test_a_program_that_is_not_what_its_mode_says_is_never_timed(lab: Lab) -> None:
-    class Fallen(Work):
-        def witness(self) -> dict[str, Any]:
-            raise CheckFailed("no graph is replayed")
-
-    with pytest.raises(CheckFailed, match="no graph is replayed"):
-        everything(lab, Fallen(lab))
+        everything(lab, Work(lab))
     assert lab.calls == CALLS["cold"]
 
 
 def test_what_was_seen_of_the_step_stands_in_the_record(lab: Lab) -> None:
-    program = Work(lab)
-    program.seen = {"replays": 1}
-    assert everything(lab, program).details == {"layout": "rows", "witness": {"replays": 1}}
+    assert everything(lab, Work(lab, seen={"replays": 1})).details == {"layout": "rows", "witness": {"replays": 1}}
 
 
 def test_timed_calls_that_led_to_no_numbers_are_told(lab: Lab) -> None:
@@ -377,8 +375,7 @@ def test_timed_calls_that_led_to_no_numbers_are_told(lab: Lab) -> None:
 def test_training_by_hand(lab: Lab) -> None:
     """The first call after `reset` takes 100 ticks, each later one 4; evaluation is outside the clock."""
     channel = Heard()
-    program = Training(lab, [(1.5, 0.25), (1.25, 0.5)])
-    result = measuring(session_of(lab), channel).everything(lambda _session, *, joined=True: program)
+    result = everything(lab, Training(lab), channel)
     first, second = result.epochs
     assert (first.epoch, first.train_time_s, first.train_loss) == (1, 104 * TICK_S, (1 + 1 / 2) / 2)
     assert (first.test_loss, first.test_metric) == (1.5, 0.25)
@@ -423,9 +420,8 @@ def test_a_metric_of_which_less_is_better(lab: Lab) -> None:
 
 
 def test_a_call_of_two_steps_is_one_call_for_each_epoch(lab: Lab) -> None:
-    program = Training(lab, [(1.5, 0.25), (1.25, 0.5)])
-    program.steps_per_call = 2
-    assert [point.train_time_s for point in everything(lab, program).epochs] == [100 * TICK_S, 4 * TICK_S]
+    result = everything(lab, Training(lab, steps_per_call=2))
+    assert [point.train_time_s for point in result.epochs] == [100 * TICK_S, 4 * TICK_S]
     assert lab.calls == sum(CALLS.values()) + 1 + 2
 
 
@@ -442,7 +438,7 @@ def test_a_training_set_in_chunks_has_a_window_for_each(lab: Lab) -> None:
                 self.lab.let_pass(50)
             return 3 - first_step % 3
 
-    result = everything(lab, InChunks(lab, [(1.5, 0.25), (1.25, 0.5)]))
+    result = everything(lab, InChunks(lab))
     assert [point.train_time_s for point in result.epochs] == [104 * TICK_S, 8 * TICK_S]
     assert [point.input_time_s for point in result.epochs] == [50 * TICK_S, 50 * TICK_S]
     assert [point.train_loss for point in result.epochs] == [(1 + 1 / 2) / 2, (1 / 3 + 1 / 4) / 2]
@@ -456,12 +452,8 @@ def test_further_metrics_stand_beside_the_metric(lab: Lab) -> None:
         def evaluate(self) -> Means:
             return super().evaluate()._replace(further_scores={"top_5_accuracy": 0.75, "unasked": 1.0})
 
-    session = session_of(lab)
-    task = session.benchmark.task.model_copy(update={"further_metrics": (TOP_5,)})
-    session = replace(session, benchmark=replace(session.benchmark, task=task))
     channel = Heard()
-    program = Scored(lab, [(1.5, 0.25), (1.25, 0.5)])
-    result = measuring(session, channel).everything(lambda _session, *, joined=True: program)
+    result = everything(lab, Scored(lab), channel, further=(TOP_5,))
     assert [point.further_metrics for point in result.epochs] == [{"top_5_accuracy": 0.75}] * 2
     assert [point.input_time_s for point in result.epochs] == [None, None]
     assert channel.of_kind("metrics")[-1]["test/top_5_accuracy"] == 0.75
@@ -477,7 +469,7 @@ def test_an_epoch_takes_as_long_as_on_the_slowest_rank(lab: Lab) -> None:
             self.lab.slower_rank_s = 0.0
             return []
 
-    result = everything(lab, OneOfTwo(lab, [(1.5, 0.25), (1.25, 0.5)]), world=TWO_RANKS)
+    result = everything(lab, OneOfTwo(lab), world=TWO_RANKS)
     assert [point.train_time_s for point in result.epochs] == [107 * TICK_S, 11 * TICK_S]
 
 
@@ -505,9 +497,7 @@ def test_training_that_diverges_fails(
 def test_the_compilers_account_of_a_step_holds_for_every_device(lab: Lab) -> None:
     devices = [Memory(allocator_peak_bytes=5), Memory(allocator_peak_bytes=3)]
     lab.own_memory = Memory(allocator_peak_bytes=5, devices=devices)
-    program = Work(lab)
-    program.peak_bytes = 123
-    memory = everything(lab, program).memory
+    memory = everything(lab, Work(lab, peak_bytes=123)).memory
     assert (memory.allocator_peak_bytes, memory.step_peak_bytes) == (5, 123)
     assert memory.host_peak_bytes is not None and memory.host_peak_bytes > 1e6
     assert memory.devices == [device.model_copy(update={"step_peak_bytes": 123}) for device in devices]
@@ -533,9 +523,8 @@ def phase(lab: Lab, ticks: int) -> Callable[[], str]:
 
 def test_phases_stand_beside_the_programs_own_details(lab: Lab) -> None:
     channel = Heard()
-    program = Work(lab)
-    program.parts = [("forward", phase(lab, 2)), ("backward", phase(lab, 6))]
-    result = measuring(session_of(lab), channel).everything(lambda _session, *, joined=True: program)
+    program = Work(lab, parts=[("forward", phase(lab, 2)), ("backward", phase(lab, 6))])
+    result = everything(lab, program, channel)
     assert result.details == {"layout": "rows", "phases": {"forward": [2 * TICK_S] * 4, "backward": [6 * TICK_S] * 4}}
     streamed = {key: value for event in channel.of_kind("metrics") for key, value in event.items()}
     assert streamed["phase/backward/p50_s"] == 6 * TICK_S
@@ -543,8 +532,7 @@ def test_phases_stand_beside_the_programs_own_details(lab: Lab) -> None:
 
 def test_construction_is_timed_apart_and_seldom(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol_module, "CONSTRUCTION_CALLS", 3)
-    program = Work(lab)
-    program.before = [("build", phase(lab, 50))]
+    program = Work(lab, before=[("build", phase(lab, 50))])
     assert everything(lab, program).details["phases"] == {"build": [50 * TICK_S] * 3}
     program.parts = [("forward", phase(lab, 2))]
     assert everything(lab, program).details["phases"] == {"build": [50 * TICK_S] * 3, "forward": [2 * TICK_S] * 4}
@@ -555,10 +543,8 @@ def fills_the_device() -> None:
 
 
 def test_phases_that_do_not_fit_cost_themselves_only(lab: Lab) -> None:
-    program = Work(lab)
-    program.parts = [("forward", phase(lab, 2)), ("backward", fills_the_device)]
-    result = everything(lab, program)
-    assert result.blocks is not None and result.blocks.block_times_s == [8 * TICK_S] * 3
+    result = everything(lab, Work(lab, parts=[("forward", phase(lab, 2)), ("backward", fills_the_device)]))
+    assert result.blocks.block_times_s == [8 * TICK_S] * 3
     assert result.details == {
         "layout": "rows",
         "phases": {},
@@ -567,14 +553,10 @@ def test_phases_that_do_not_fit_cost_themselves_only(lab: Lab) -> None:
 
 
 def test_any_other_error_in_a_phase_and_one_of_several_ranks_is_an_error(lab: Lab) -> None:
-    program = Work(lab)
-    program.parts = [("forward", lambda: [][0])]
     with pytest.raises(IndexError):
-        everything(lab, program)
-    program = Work(lab)
-    program.parts = [("forward", fills_the_device)]
+        everything(lab, Work(lab, parts=[("forward", lambda: [][0])]))
     with pytest.raises(RuntimeError, match="device is full"):  # the other ranks would wait for ever
-        everything(lab, program, world=TWO_RANKS)
+        everything(lab, Work(lab, parts=[("forward", fills_the_device)]), world=TWO_RANKS)
 
 
 # The control
@@ -595,10 +577,9 @@ def test_the_control_is_built_when_the_first_program_is_gone(lab: Lab) -> None:
         lab.note("control")
         return Work(lab, call_ticks=3)
 
-    result = measuring(session_of(lab, world=TWO_RANKS), channel).everything(build)
+    result = measuring(lab, channel, world=TWO_RANKS).everything(build)
     (so_far,) = channel.of_kind("result_so_far")
     assert Result.model_validate(so_far) == result.model_copy(update={"blocks_alone": None})
-    assert result.blocks is not None and result.blocks_alone is not None
     assert result.blocks.block_times_s == [8 * TICK_S] * 3
     assert result.blocks_alone.block_times_s == [6 * TICK_S] * 3
     assert result.blocks_alone.calls_per_block == 2
@@ -614,7 +595,7 @@ def test_what_does_not_communicate_has_no_control(lab: Lab) -> None:
         built.append(joined)
         return Work(lab)
 
-    result = measuring(session_of(lab, world=TWO_RANKS)).everything(build)
+    result = measuring(lab, world=TWO_RANKS).everything(build)
     assert (built, result.blocks_alone) == ([True], None)
 
 
@@ -631,11 +612,8 @@ def test_a_planted_slowdown_is_in_blocks_and_latency_and_nowhere_else(
         return lab.now_s
 
     monkeypatch.setattr(slowdown, "perf_counter", looked_at)
-    program = Training(lab, [(1.5, 0.25), (1.25, 0.5)])
-    build = lambda _session, *, joined=True: program  # noqa: E731
     monkeypatch.setitem(CONDITIONS, "half_as_slow_again", 0.5)
-    result = measuring(session_of(lab, planted="half_as_slow_again")).everything(build)
-    assert result.blocks is not None and result.latency is not None
+    result = everything(lab, Training(lab), planted="half_as_slow_again")
     near = {"rel": 0, "abs": 10 * instant_s}
     assert result.blocks.block_times_s == pytest.approx([12 * TICK_S] * 3, **near)
     assert result.latency.call_times_s == pytest.approx([6 * TICK_S] * 4, **near)
@@ -654,7 +632,7 @@ class Gpu(NoGpu):
         self.lab = lab
         self.asked_at_call: list[int] = []
 
-    def energy_joules(self) -> float:  # type: ignore[override]
+    def energy_joules(self) -> float:
         self.asked_at_call.append(self.lab.calls)
         return self.lab.now_s * (140.0 if self.lab.calls else 100.0)
 
@@ -667,7 +645,7 @@ class Gpu(NoGpu):
     def process_bytes_of_each(self) -> list[int | None]:
         return [None, None]
 
-    def device_used_bytes(self) -> int:  # type: ignore[override]
+    def device_used_bytes(self) -> int:
         return 90
 
     def device_used_bytes_of_each(self) -> list[int | None]:
@@ -677,11 +655,9 @@ class Gpu(NoGpu):
 def test_what_a_gpu_adds_to_a_measurement(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock_module, "sleep", lambda seconds: lab.let_pass(seconds / TICK_S))
     lab.own_memory = Memory(allocator_peak_bytes=5, devices=[Memory(allocator_peak_bytes=n) for n in (4, 5)])
-    session = session_of(lab)
     protocol = PROTOCOL.model_copy(update={"idle_s": 1.0, "energy_window_s": 16 * TICK_S})
-    session = replace(session, measurement=session.measurement.model_copy(update={"protocol": protocol}))
     gpu = Gpu(lab)
-    result = Measuring(session, gpu=gpu, channel=Heard()).everything(lambda _session, *, joined=True: Work(lab))
+    result = everything(lab, Work(lab), gpu=gpu, protocol=protocol)
     assert gpu.asked_at_call == [0, 0, CALLS["cold"], CALLS["cold"]]
     assert result.energy.idle_watts == 100.0
     # Blocks of 2 calls of 4 ticks: 2 of them fill 16 ticks.
@@ -689,7 +665,7 @@ def test_what_a_gpu_adds_to_a_measurement(lab: Lab, monkeypatch: pytest.MonkeyPa
     assert result.held_back == HeldBack(window_s=3 * 8 * TICK_S, seconds={"sw_power_cap": 3 * 2 * TICK_S})
     assert result.memory.device_used_bytes == 90
     assert [device.device_used_bytes for device in result.memory.devices] == [70, 90]
-    assert result.blocks is not None and len(result.blocks.block_times_s) == 3
+    assert len(result.blocks.block_times_s) == 3
 
 
 def test_nvml_is_asked_before_the_framework_touches_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

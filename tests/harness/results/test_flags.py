@@ -13,37 +13,47 @@ def gpu_state(sm_clock_mhz: int = 1980, reasons: tuple[str, ...] = (), others: i
     return {"sm_clock_mhz": sm_clock_mhz, "throttle_reasons": reasons, "other_processes": others}
 
 
-def test_calls_of_several_steps_have_no_p95_and_no_flag_about_it() -> None:
-    few = Result(latency=Latency(steps_per_call=4, call_times_s=[4.0] * 3))
-    assert quality_flags(few, {}) == {}
+def waited(count: int, steps_per_call: int = 1) -> Latency:
+    return Latency(steps_per_call=steps_per_call, call_times_s=[0.1] * count)
+
+
+@pytest.mark.parametrize(
+    ("result", "flag", "sentence"),
+    [
+        (Result(blocks=blocks([0.02] * 20)), "short_blocks", "blocks of 20 ms: the wait at a block's end weighs on"),
+        # What blocks vary by warns of a ratio, where it matters there: tests/harness/results/test_ratios.py.
+        (Result(blocks=blocks([0.1, 0.16, 0.1, 0.13, 0.16, 0.1, 0.16])), None, ""),
+        (Result(blocks=blocks([0.1] * 4 + [0.103] * 4 + [0.107] * 4)), None, ""),
+        (Result(blocks=blocks([0.1] * 5)), None, ""),
+        (
+            Result(latency=waited(71)),
+            "too_few_latency_calls",
+            "71 latency calls: the 95th percentile needs at least 72",
+        ),
+        (Result(latency=waited(3, steps_per_call=4)), None, ""),  # which have no p95
+        (Result(energy=Energy(gross_joules=900.0, window_s=3.0)), "energy_window_short", "energy was counted over 3.0"),
+        (Result(energy=Energy(window_s=3.0, absent="no GPU")), None, ""),
+        (Result(recompiles=2), "recompiled", "2 compilation(s) inside the timed windows: the times are worthless"),
+        (Result(other_cpus=0.25), None, ""),  # of one CPU
+        (Result(other_cpus=1.26), "other_processes", "other processes kept 1.3 of this one's CPUs busy while it was"),
+    ],
+)
+def test_a_flag_of_the_numbers_themselves(result: Result, flag: str | None, sentence: str) -> None:
+    flags = quality_flags(result, {})
+    assert list(flags) == [flag] * (flag is not None)
+    assert flags.get(flag, "").startswith(sentence)
 
 
 def test_a_clean_result_has_no_flags() -> None:
     result = Result(
         blocks=blocks([0.1] * 20),
-        latency=Latency(steps_per_call=1, call_times_s=[0.01] * 72),
+        latency=waited(72),
         energy=Energy(gross_joules=1500.0, window_s=5.0, samples=1000),
         gpu_states=[gpu_state(reasons=("gpu_idle",)), gpu_state()],
     )
     environment = {"gpu": {"name": "NVIDIA A100", "max_sm_clock_mhz": 1980}, "slurm": {"restart_count": 0}}
     assert quality_flags(result, environment) == {}
-
-
-def test_what_blocks_vary_by_is_no_flag_of_a_record() -> None:
-    """It warns of a ratio, where it matters there: tests/harness/results/test_ratios.py."""
-    for times_s in ([0.1, 0.16, 0.1, 0.13, 0.16, 0.1, 0.16], [0.1] * 4 + [0.103] * 4 + [0.107] * 4, [0.1] * 5):
-        assert quality_flags(Result(blocks=blocks(times_s)), {}) == {}
-
-
-def test_short_blocks() -> None:
-    flags = quality_flags(Result(blocks=blocks([0.02] * 20)), {})
-    assert list(flags) == ["short_blocks"]
-    assert "20 ms" in flags["short_blocks"]
-
-
-def test_few_latency_calls() -> None:
-    flags = quality_flags(Result(latency=Latency(steps_per_call=1, call_times_s=[0.1] * 71)), {})
-    assert flags == {"too_few_latency_calls": "71 latency calls: the 95th percentile needs at least 72"}
+    assert list(quality_flags(result, environment | {"slurm": {"restart_count": 2}})) == ["restarted"]
 
 
 @pytest.mark.parametrize(
@@ -58,20 +68,10 @@ def test_few_latency_calls() -> None:
     ],
 )
 def test_few_calls_where_many_were_wanted(calls: int, steps_per_call: int, wanted: int, flags: list[str]) -> None:
-    result = Result(latency=Latency(steps_per_call=steps_per_call, call_times_s=[0.1] * calls))
-    found = quality_flags(result, {}, latency_calls=wanted)
+    found = quality_flags(Result(latency=waited(calls, steps_per_call)), {}, latency_calls=wanted)
     assert list(found) == flags
-    if calls == 367 and flags and wanted == 1000:
-        assert found == {
-            "too_few_calls_for_p99": (
-                "367 latency calls of 1000, then time ran out: the 99th percentile needs at least 368"
-            )
-        }
-
-
-def test_short_energy_window() -> None:
-    assert list(quality_flags(Result(energy=Energy(gross_joules=900.0, window_s=3.0)), {})) == ["energy_window_short"]
-    assert quality_flags(Result(energy=Energy(window_s=3.0, absent="no GPU")), {}) == {}
+    sentence = f"{calls} latency calls of {wanted}, then time ran out: the 99th percentile needs at least 368"
+    assert found.get("too_few_calls_for_p99", sentence) == sentence
 
 
 def test_gpu_flags() -> None:
@@ -157,24 +157,6 @@ def test_a_refused_reading_costs_its_own_flag_only(refused: str, lost: str) -> N
     del state[refused]
     flags = quality_flags(Result(gpu_states=[state]), {"gpu": {"max_sm_clock_mhz": 1980}})
     assert set(flags) == {"throttled", "low_clocks", "other_processes"} - {lost}
-
-
-def test_restarted() -> None:
-    assert list(quality_flags(Result(), {"slurm": {"restart_count": 2}})) == ["restarted"]
-
-
-def test_a_compilation_inside_the_windows_is_flagged() -> None:
-    assert quality_flags(Result(recompiles=2), {}) == {
-        "recompiled": "2 compilation(s) inside the timed windows: the times are worthless"
-    }
-
-
-def test_company_on_a_cpu_is_flagged_above_a_quarter_of_one() -> None:
-    def flags(cpus: float | None) -> dict[str, str]:
-        return quality_flags(Result(other_cpus=cpus), {})
-
-    assert flags(None) == flags(0.25) == {}
-    assert flags(1.26) == {"other_processes": "other processes kept 1.3 of this one's CPUs busy while it was timed"}
 
 
 def test_a_process_that_computes_while_it_waits_is_flagged_above_a_hundredth_of_its_cpus() -> None:

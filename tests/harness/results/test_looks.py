@@ -7,27 +7,25 @@ sqrt(2 * 0.0066667 / 4 / 6) = 0.0235702: 0.25 and the third of 0.05 that is left
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.paths import Results
-from harness.plan import Cell, Framework, JobPlan, Measurement, MeasurementSettings, Screening, Variant, WandbSettings
+from harness.plan import Framework, JobPlan, Measurement, MeasurementSettings, Screening, Variant
 from harness.results import looks
 from harness.results.looks import Part, needed, rounds
-from harness.results.parity import Judgement
-from harness.results.parity_gate import ParityGate
-from harness.results.record import Record, Result, write_record
+from harness.results.record import Record, Result
 from tests.made.records import bare_record, blocks
+from tests.made.report_records import CELL, Gate, plan, save
 
 MODES: dict[Framework, tuple[str, ...]] = {
     "jax": ("step.jit", "fast.jit", "other.jit"),
     "torch": ("step.compiled", "step.eager"),
 }
 """Of the use case `train`, whose declared pair is step.jit and step.compiled. By the screening fast.jit is JAX's."""
-CELL = Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="train")
 RATIOS = {64: 0.3, 128: 0.25, 256: 0.0}
 """By batch size: of fast.jit over step.compiled. The first is decided at 4 pairs, the second at 6, the third never."""
 SCREENED = {"fast.jit": 3.0, "step.jit": 2.0, "other.jit": 1.0, "step.compiled": 2.0, "step.eager": 1.0}
@@ -38,19 +36,8 @@ DECLARED = -0.5
 def plan_of(
     framework: Framework, *batch_sizes: int, most: int = 12, modes: Sequence[str] = (), **changes: Any
 ) -> JobPlan:
-    return JobPlan(
-        framework=framework,
-        cell=CELL,
-        variants=tuple(
-            Variant(model="cnn", batch_size=size, precision="fp32", execution_mode=mode)
-            for size in batch_sizes
-            for mode in modes or MODES[framework]
-        ),
-        settings={},
-        protocol=MeasurementSettings(replicates=most),
-        wandb=WandbSettings(mode="disabled"),
-        screening=Screening(always=MODES[framework]),
-    ).model_copy(update=changes)
+    own = {"protocol": MeasurementSettings(replicates=most), "screening": Screening(always=MODES[framework])}
+    return plan(framework, *(modes or MODES[framework]), batch_sizes=batch_sizes, **own | changes)
 
 
 class Machine:
@@ -83,27 +70,6 @@ class Machine:
         return found if found and found.outcome == "ok" else None
 
 
-class Gate(ParityGate):
-    def __init__(self, state: Any = "passed") -> None:
-        super().__init__(Results(root=Path("unread")))
-        self.state = state
-
-    def judge(self, jax: Record, torch: Record) -> Judgement:
-        assert (jax.measurement.framework, torch.measurement.framework) == ("jax", "torch")
-        return Judgement(state=self.state, sentence="")
-
-
-def parts_of(*plans: JobPlan) -> list[Part]:
-    return [
-        Part(
-            plan,
-            {v.key: bare_record(next(plan.replicates([v])), result=screened(v)) for v in plan.variants},
-            plan.variants,
-        )
-        for plan in plans
-    ]
-
-
 def screened(variant: Variant) -> Result:
     return Result(blocks=blocks([1 / SCREENED[variant.execution_mode]] * 5))
 
@@ -112,30 +78,22 @@ def pair_of(*batch_sizes: int, **changes: Any) -> list[JobPlan]:
     return [plan_of(framework, *batch_sizes, **changes) for framework in ("jax", "torch")]
 
 
-Measured = dict[int, list[str]]
-"""By the replicates up to each look: batch size and mode of what is measured, each once."""
-
-
-def measured(plans: Sequence[JobPlan], machine: Machine, state: str = "passed") -> Measured:
-    return summed_up(run(parts_of(*plans), machine, Gate(state)))
-
-
-def run(parts: Sequence[Part], machine: Machine, gate: Gate) -> Iterator[list[Measurement]]:
-    for replicates in rounds(parts, machine.find, gate):
-        yield replicates
-        for each in replicates:
-            machine.measure(each)
-
-
-def summed_up(found: Iterator[list[Measurement]]) -> Measured:
-    summary: Measured = {}
+def measured(plans: Sequence[JobPlan], machine: Machine, state: str = "passed") -> dict[int, list[str]]:
+    """By the replicates up to each look: batch size and mode of what is measured, each once."""
+    parts = []
+    for of in plans:
+        records = {v.key: bare_record(next(of.replicates([v])), result=screened(v)) for v in of.variants}
+        parts.append(Part(of, records, of.variants))
+    found: dict[int, list[str]] = {}
     before = 0
-    for replicates in found:
+    for replicates in rounds(parts, machine.find, Gate(state)):
         stop = 1 + max(each.replicate for each in replicates)
         names = [f"{each.variant.batch_size} {each.variant.execution_mode}" for each in replicates]
         assert [names.count(name) for name in names] == [stop - before] * len(names)  # all replicates of each
-        summary[stop], before = sorted(set(names)), stop
-    return summary
+        found[stop], before = sorted(set(names)), stop
+        for each in replicates:
+            machine.measure(each)
+    return found
 
 
 ALL_OF_64 = ["64 fast.jit", "64 other.jit", "64 step.compiled", "64 step.eager", "64 step.jit"]
@@ -188,10 +146,8 @@ def test_what_the_gate_refuses_has_no_ratio_to_go_on_for(state: str) -> None:
 
 def test_what_is_doubted_would_be_so_after_more_replicates() -> None:
     plans = [
-        plan.model_copy(
-            update={"variants": tuple(v.model_copy(update={"precision": "default"}) for v in plan.variants)}
-        )
-        for plan in pair_of(256)
+        of.model_copy(update={"variants": tuple(v.model_copy(update={"precision": "default"}) for v in of.variants)})
+        for of in pair_of(256)
     ]
     assert list(measured(plans, Machine())) == [4]
 
@@ -211,17 +167,9 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     return Results(root=tmp_path)
 
 
-def save(records: Mapping[str, Record], results: Results) -> None:
-    for one in records.values():
-        write_record(one, results.new_record(one.measurement))
-
-
-def declared_pair(most: int = 12) -> list[JobPlan]:
+def declared_pair() -> list[JobPlan]:
     """A mode each, which has no screening."""
-    return [
-        plan_of("jax", 64, most=most, modes=("step.jit",)),
-        plan_of("torch", 64, most=most, modes=("step.compiled",)),
-    ]
+    return [plan_of("jax", 64, modes=("step.jit",)), plan_of("torch", 64, modes=("step.compiled",))]
 
 
 @pytest.mark.parametrize(("declared", "counts"), [(0.3, [8]), (0.25, [8, 12]), (0.0, [8, 12, 16, 24])])
@@ -233,9 +181,10 @@ def test_the_records_of_a_job_ask_for_the_same_after_a_requeue(
     for count in counts:
         asked_for = list(needed(plans, results, "local"))
         assert len(asked_for) == count
-        new = {one.id: machine.measure(one) for one in asked_for if one.id not in machine.records}
+        new = [machine.measure(one) for one in asked_for if one.id not in machine.records]
         assert list(needed(plans, results, "local")) == asked_for  # nothing is on the disk yet
-        save(new, results)
+        for one in new:
+            save(one, results)
     assert [one.id for one in needed(plans, results, "local")] == list(machine.records)
     assert len(list(needed(plans, results, "slurm"))) == 8  # records of a laptop are none of a cluster
     assert len(list(needed(plans[:1], results, "local"))) == 12
@@ -245,17 +194,17 @@ def test_what_is_needed_stops_at_a_gap(results: Results) -> None:
     """What comes after a round is not known before all of it has its records; a failed one is to be tried again."""
     machine = Machine(0.0, fails=lambda one: one.key.endswith("step.jit-r2"))
     first = list(needed(declared_pair(), results, "local"))
-    save({one.id: machine.measure(one) for one in first}, results)
+    for one in first:
+        save(machine.measure(one), results)
     assert list(needed(declared_pair(), results, "local")) == first
 
 
 def test_screenings_come_first_and_choose(results: Results) -> None:
-    plans = [plan.model_copy(update={"screening": Screening(always=("step.jit",))}) for plan in pair_of(64)]
+    plans = pair_of(64, screening=Screening(always=("step.jit",)))
     everything = list(needed(plans, results, "local"))
     assert [one.is_screening for one in everything] == [True] * 5 + [False] * 20
     assert [one.framework for one in everything[:5]] == ["jax"] * 3 + ["torch"] * 2
     for one in everything[:5]:
-        result = screened(one.variant)
-        write_record(bare_record(one, result=result, environment={"scheduler": "local"}), results.new_record(one))
+        save(bare_record(one, result=screened(one.variant), environment={"scheduler": "local"}), results)
     kept = {one.variant.execution_mode for one in needed(plans, results, "local") if not one.is_screening}
     assert kept == {"fast.jit", "step.jit", "step.compiled"}

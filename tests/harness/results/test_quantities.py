@@ -1,14 +1,10 @@
 """harness/results/quantities.py: one row for each number, and what follows from the rows."""
 
-import csv
-import dataclasses
 import re
 from pathlib import Path
 from typing import Any
-from unittest.mock import create_autospec
 
 import numpy as np
-import pynvml
 import pytest
 
 from harness.job.tracker import WandbTracker
@@ -18,14 +14,14 @@ from harness.plan import WandbSettings
 from harness.results import quantities
 from harness.results.predictions import evaluation_of
 from harness.results.quantities import BY_NAME, QUANTITIES, of_gpu, summary_numbers
-from harness.results.record import Energy, EpochPoint, GpuState, HeldBack, Latency, Memory, Record, Result
+from harness.results.record import Energy, HeldBack, Latency, Memory, Record, Result
 from harness.work.tasks import ACCURACY, PERPLEXITY
 from pipeline.report.compare import sections
-from pipeline.report.csv_files import csv_text
 from pipeline.report.page import page_html
 from pipeline.report.wording import absent_lines
-from tests.made.records import blocks
-from tests.made.report_records import passed, record
+from tests.made.nvml import two_gpus
+from tests.made.records import blocks, epoch
+from tests.made.report_records import csv_lines, passed, record, row_of, with_result
 
 
 def test_the_numbers_of_a_record() -> None:
@@ -57,8 +53,7 @@ def test_the_numbers_of_a_record() -> None:
 
 
 def test_quality_is_that_of_the_last_epoch_or_of_the_evaluation() -> None:
-    point = {"train_time_s": 1.0, "train_loss": 0.5, "test_loss": 0.25}
-    epochs = [EpochPoint(epoch=number, test_metric=metric, **point) for number, metric in ((1, 0.5), (2, 0.75))]
+    epochs = [epoch(1, test_metric=0.5), epoch(2, test_metric=0.75)]
     assert summary_numbers(Result(epochs=epochs))["test_metric"] == 0.75
     labels = np.array([1, 2])
     assert summary_numbers(Result(evaluation=evaluation_of(labels, 0.875, None)))["test_metric"] == 0.875
@@ -84,18 +79,11 @@ def test_rates_of_what_a_sample_has() -> None:
 
 
 def test_the_numbers_of_epochs() -> None:
-    def epoch(number: int, time_s: float, input_time_s: float | None, **further: float) -> EpochPoint:
-        return EpochPoint(
-            epoch=number,
-            train_time_s=time_s,
-            train_loss=1.0,
-            test_loss=1.0,
-            test_metric=0.5,
-            further_metrics=further,
-            input_time_s=input_time_s,
-        )
-
-    epochs = [epoch(1, 10.0, 3.0), epoch(2, 4.0, 2.0), epoch(3, 6.0, 1.0, top_5_accuracy=0.75)]
+    epochs = [
+        epoch(1, train_time_s=10.0, input_time_s=3.0),
+        epoch(2, train_time_s=4.0, input_time_s=2.0),
+        epoch(3, train_time_s=6.0, input_time_s=1.0, further_metrics={"top_5_accuracy": 0.75}),
+    ]
     energy = Energy(gross_joules=900.0, window_s=3.0, busy_s=2.0, samples=300)
     numbers = summary_numbers(Result(epochs=epochs, energy=energy))
     # 900 J in 2 s of blocks are 450 W, for a median epoch of 6 s.
@@ -137,27 +125,11 @@ def test_the_metric_has_the_words_and_the_format_of_its_task() -> None:
 # A new GPU metric takes two places.
 
 
-def mocked_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """One GPU with NVML's real signatures; everything that is not set here answers with 1."""
-    nvml: Any = create_autospec(pynvml)
-    nvml.NVMLError, nvml.NVMLLibraryMismatchError = pynvml.NVMLError, pynvml.NVMLLibraryMismatchError
-    nvml.nvmlDeviceIsMigDeviceHandle.return_value = 0
-    nvml.nvmlDeviceGetMigMode.return_value = [0, 0]
-    nvml.nvmlDeviceGetMemoryInfo.return_value.used = 0
-    nvml.nvmlDeviceGetCurrentClocksEventReasons.return_value = 0
-    nvml.nvmlDeviceGetTemperatureV.return_value = 61
-    nvml.nvmlDeviceGetClockInfo.return_value = 1410
-    nvml.nvmlDeviceGetPowerUsage.return_value = 250_000
-    nvml.nvmlDeviceGetComputeRunningProcesses.return_value = []
-    return nvml
-
-
 def measured(nvml: Any, replicate: int) -> Record:
     """A record with three states read from this GPU, as it comes back from its file."""
-    states = [gpu.Gpu(nvml, "handle").state() for _ in range(3)]
-    one = record("jax", "step.jit", replicate=replicate)
-    result = one.result.model_copy(update={"gpu_states": states})
-    return Record.model_validate_json(one.model_copy(update={"result": result}).model_dump_json())
+    states = [gpu.Gpu(nvml, 0).state() for _ in range(3)]
+    one = with_result(record("jax", "step.jit", replicate=replicate), gpu_states=states)
+    return Record.model_validate_json(one.model_dump_json())
 
 
 def wandb_row(one: Record, monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
@@ -165,14 +137,13 @@ def wandb_row(one: Record, monkeypatch: pytest.MonkeyPatch, folder: Path) -> dic
     sent: list[dict[str, Any]] = []
     monkeypatch.setattr(WandbTracker, "_start", lambda self: None)
     monkeypatch.setattr(WandbTracker, "_send", lambda self, message: sent.append(message))
-    assert one.result is not None
     WandbTracker(WandbSettings(), Results(root=folder), "job", online=False).end(one, summary_numbers(one.result))
     row: dict[str, Any] = sent[0]["row"]
     return row
 
 
 def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    nvml = mocked_gpu(monkeypatch)
+    nvml = two_gpus()
     utilisation = iter((80, 90, 95, 60, 70, 75))
     nvml.nvmlDeviceGetUtilizationRates.side_effect = lambda handle: type("Rates", (), {"gpu": next(utilisation)})
     reading = gpu.Reading(
@@ -188,7 +159,7 @@ def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPa
     records = [measured(nvml, replicate) for replicate in range(2)]
     compared = sections(records, passed)
     # Medians of 80, 90, 95 and of 60, 70, 75; the median of these two.
-    (line,) = csv.DictReader(csv_text(compared).splitlines())
+    (line,) = csv_lines(compared)
     assert float(line["gpu_sm_utilisation_percent"]) == 80
     html = page_html(compared, {}, records, (), Path("results"))
     (row,) = re.findall(r'<tr><th scope="row" class="label jax">JAX step\.jit</th>.*?</tr>', html)
@@ -200,22 +171,15 @@ def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPa
 
 def test_a_refused_reading_is_missing_with_its_reason() -> None:
     one = record("torch", "step.eager", environment={"gpu": {"name": "L4", "absent": {"power_watts": "Not Supported"}}})
-    states: list[GpuState] = [{"temperature_c": 50}]
-    fields = {"gpu_states": states, "memory": Memory(), "energy": Energy(gross_joules=1.0)}
-    (section,) = sections([one.model_copy(update={"result": one.result.model_copy(update=fields)})], passed)
-    assert section.rows[0].modes[0].numbers["gpu_temperature_c"] == 50
-    assert "gpu_power_watts" not in section.rows[0].modes[0].numbers
-    assert absent_lines(section.rows) == ["GPU power: Not Supported; PyTorch cnn-b100-fp32 step.eager"]
-
-
-def test_rows_are_data() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        QUANTITIES[0].name = "other"  # type: ignore[misc]
+    numbers = {"gpu_states": [{"temperature_c": 50}], "memory": Memory(), "energy": Energy(gross_joules=1.0)}
+    row = row_of([with_result(one, **numbers)])
+    assert row.modes[0].numbers["gpu_temperature_c"] == 50
+    assert "gpu_power_watts" not in row.modes[0].numbers
+    assert absent_lines([row]) == ["GPU power: Not Supported; PyTorch cnn-b100-fp32 step.eager"]
 
 
 def test_the_cost_of_a_first_epoch_by_hand() -> None:
     """36 s of compilation and 144 s of steps are a twentieth of an hour, at 4 an hour."""
-    epochs = [EpochPoint(epoch=1, train_time_s=144, train_loss=1, test_loss=1, test_metric=0.5)]
-    found = Result(compile_time_s=36.0, epochs=epochs, price_per_hour=4.0)
+    found = Result(compile_time_s=36.0, epochs=[epoch(train_time_s=144)], price_per_hour=4.0)
     assert summary_numbers(found)["epoch_cost"] == pytest.approx(0.2)
     assert "epoch_cost" not in summary_numbers(found.model_copy(update={"price_per_hour": None}))

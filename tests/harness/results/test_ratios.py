@@ -23,15 +23,14 @@ from harness.results.ratios import (
 from harness.results.record import Blocks, InTurns, Record
 from harness.results.sequential import LogRatio
 from harness.results.statistics import median, throughput_samples_per_s
-from tests.made.report_records import CPU, record
+from tests.made.records import blocks
+from tests.made.report_records import CPU, record, with_result
 
 TORCH_STARTS = "2026-11-21T10:00:30+00:00"
 
 
 def blocks_of(times_s: Sequence[float], samples: int = 1) -> Blocks:
-    return Blocks(
-        calls_per_block=samples, steps_per_call=1, samples_per_step=1, block_times_s=list(times_s), warmup_times_s=[]
-    )
+    return blocks(list(times_s), calls=samples, samples=1)
 
 
 def pair_of(
@@ -64,11 +63,9 @@ def pair_of(
             **changes,
         )
         in_turns = InTurns(is_first=is_first, waited_s=1.0, busy_s=0.0) if name else None
-        result = one.result.model_copy(
-            update={"blocks": blocks_of([math.exp(-rate) for rate in rates]), "in_turns": in_turns}
-        )
         measurement = one.measurement.model_copy(update={"protocol": MeasurementSettings(replicates=most)})
-        made.append(one.model_copy(update={"result": result, "measurement": measurement}))
+        one = with_result(one, blocks=blocks_of([math.exp(-rate) for rate in rates]), in_turns=in_turns)
+        made.append(one.model_copy(update={"measurement": measurement}))
     return made[0], made[1]
 
 

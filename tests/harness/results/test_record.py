@@ -1,8 +1,7 @@
 """Records, plans and heartbeats on a disk that is full, and files that are truncated, corrupt or from another time."""
 
 import json
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from harness.errors import RecordError
 from harness.files import write_atomically
 from harness.job.progress import read_heartbeat, write_heartbeat
 from harness.paths import JobFolder, Results
-from harness.plan import Cell, JobPlan, Measurement, MeasurementSettings, Variant, WandbSettings
+from harness.plan import Measurement, MeasurementSettings
 from harness.plan_file import write_plan
 from harness.results.record import (
     Blocks,
@@ -25,72 +24,58 @@ from harness.results.record import (
     read_record,
     write_record,
 )
+from tests.made.faults import SmallDisk
 from tests.made.records import bare_record, heartbeat
+from tests.made.report_records import plan, save
 
 
-def make_plan(seed: int = 0) -> JobPlan:
-    return JobPlan(
-        framework="jax",
-        cell=Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="train"),
-        variants=(Variant(model="cnn", batch_size=64, precision="fp32", execution_mode="step.jit"),),
-        settings={"epochs": 2},
-        protocol=MeasurementSettings(replicates=1, seed=seed),
-        wandb=WandbSettings(mode="disabled"),
-    )
+def measurement(**protocol: Any) -> Measurement:
+    return next(plan("jax", "step.jit", protocol=MeasurementSettings(**protocol)).measurements())
 
 
-def measurement_of(plan: JobPlan) -> Measurement:
-    return next(iter(plan.measurements()))
+def make_record(outcome: str = "ok", **fields: Any) -> Record:
+    own = {"environment": {"scheduler": "local"}, "result": Result(cold_call_times_s=[0.1, 1 / 3])}
+    return bare_record(measurement(), outcome, **(own | fields))
 
 
-def make_record(plan: JobPlan, outcome: str = "ok", scheduler: str = "local", **fields: Any) -> Record:
-    own = {"environment": {"scheduler": scheduler}, "result": Result(cold_call_times_s=[0.1, 1 / 3])}
-    return bare_record(measurement_of(plan), outcome, **(own | fields))
-
-
-def store(results: Results, record: Record) -> Path:
-    path = results.new_record(record.measurement)
-    write_record(record, path)
-    return path
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    return Results(root=tmp_path)
 
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB with 4 KiB left."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], capture_output=True, text=True)
-    if mounted.returncode != 0:
-        pytest.skip(f"needs the right to mount a small file system: {mounted.stderr.strip()}")
-    (folder / "ballast").write_bytes(bytes(60 * 1024))
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    disk = SmallDisk(tmp_path / "small")
+    if not disk.mount("64k"):
+        pytest.skip("needs the right to mount a small file system")
+    (disk.folder / "ballast").write_bytes(bytes(60 * 1024))
+    yield disk.folder
+    disk.unmount()
 
 
-def test_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    record = make_record(make_plan(), flags={"noisy": "spread 12 %"})
-    path = store(Results(root=tmp_path), record)
+def test_record_comes_back_as_it_was_written(results: Results) -> None:
+    record = make_record(flags={"noisy": "spread 12 %"})
+    path = save(record, results)
     assert read_record(path) == record
     assert read_record(path).result.cold_call_times_s == [0.1, 1 / 3]  # every bit of a float
 
 
-def test_record_is_never_overwritten(tmp_path: Path) -> None:
-    plan = make_plan()
-    path = store(Results(root=tmp_path), make_record(plan))
+def test_record_is_never_overwritten(results: Results) -> None:
+    path = save(make_record(), results)
     before = path.read_bytes()
     with pytest.raises(RecordError, match="never overwritten"):
-        write_record(make_record(plan, "failed"), path)
+        write_record(make_record("failed"), path)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_full_disk_is_told_and_leaves_what_is_there(full_disk: Path) -> None:
     results = Results(root=full_disk)
-    good = store(results, make_record(make_plan()))
+    good = save(make_record(), results)
     before = good.read_bytes()
-    large = make_record(make_plan(), environment={"scheduler": "local", "padding": "x" * 100_000})
     with pytest.raises(RecordError, match=r"No space left on device.*--results DIR; nothing was overwritten"):
-        store(results, large)
+        save(make_record(environment={"scheduler": "local", "padding": "x" * 100_000}), results)
     assert good.read_bytes() == before
     assert [file.name for file in good.parent.iterdir()] == [good.name]  # no half file, no temporary one
 
@@ -107,10 +92,9 @@ def test_results_that_are_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     results = Results(root=tmp_path / "file" / "results")
     with pytest.raises(RecordError, match="cannot write .*file.*Not a directory"):
-        store(results, make_record(make_plan()))
-    folder = JobFolder(root=results.jobs / "job")
+        save(make_record(), results)
     with pytest.raises(RecordError, match="cannot write .*plan.json: Not a directory.*--results DIR"):
-        write_plan(make_plan(), folder)
+        write_plan(plan("jax", "step.jit"), JobFolder(root=results.jobs / "job"))
 
 
 @pytest.mark.parametrize(
@@ -118,81 +102,64 @@ def test_results_that_are_no_folder(tmp_path: Path) -> None:
     [
         (lambda text: text[: len(text) // 2], "Invalid JSON: EOF"),
         (lambda text: "", "Invalid JSON: EOF"),
+        (lambda text: "\xff\xfe\0", "cannot be read"),
         (lambda text: "[1, 2]", "the file: Input should be an object"),
         (lambda text: text.replace('"outcome"', '"outcme"'), "outcome: Field required"),
         (lambda text: text.replace('"ok"', '"fine"'), "outcome: Input should be 'ok'"),
         (lambda text: text.replace('"schema_version":2', '"schema_version":99'), "schema version 99"),
     ],
-    ids=["truncated", "empty", "not a record", "key", "value", "schema"],
+    ids=["truncated", "empty", "no text", "not a record", "key", "value", "schema"],
 )
-def test_damaged_record_is_named_left_alone_and_not_measured(tmp_path: Path, damage: Any, complaint: str) -> None:
-    plan = make_plan()
-    results = Results(root=tmp_path)
-    path = store(results, make_record(plan))
-    assert find_settled_record(measurement_of(plan), results, "local") == path
-    path.write_text(damage(path.read_text()))
-    before = path.read_bytes()
+def test_damaged_record_is_named_left_alone_and_not_measured(
+    damage: Callable[[str], str], complaint: str, results: Results
+) -> None:
+    path = save(make_record(), results)
+    assert find_settled_record(measurement(), results, "local") == path
+    path.write_bytes(before := damage(path.read_text()).encode("latin-1"))
     with pytest.raises(RecordError) as raised:
         read_record(path)
     assert str(path) in str(raised.value)
     assert complaint in str(raised.value)
-    assert find_settled_record(measurement_of(plan), results, "local") is None
+    assert find_settled_record(measurement(), results, "local") is None
     assert path.read_bytes() == before
-
-
-def test_record_of_other_bytes_than_text(tmp_path: Path) -> None:
-    results = Results(root=tmp_path)
-    path = store(results, make_record(make_plan()))
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(RecordError, match="cannot be read"):
-        read_record(path)
-    assert find_settled_record(measurement_of(make_plan()), results, "local") is None
 
 
 @pytest.mark.parametrize(
     ("outcome", "settled"),
     [("ok", True), ("out_of_memory", True), ("refused", True), ("failed", False), ("timeout", False)],
 )
-def test_which_outcomes_are_settled(tmp_path: Path, outcome: str, settled: bool) -> None:
-    plan = make_plan()
-    path = store(Results(root=tmp_path), make_record(plan, outcome))
-    found = find_settled_record(measurement_of(plan), Results(root=tmp_path), "local")
-    assert found == (path if settled else None)
+def test_which_outcomes_are_settled(outcome: str, settled: bool, results: Results) -> None:
+    path = save(make_record(outcome), results)
+    assert find_settled_record(measurement(), results, "local") == (path if settled else None)
 
 
-def test_settled_record_is_of_this_work_and_this_scheduler(tmp_path: Path) -> None:
-    results = Results(root=tmp_path)
-    store(results, make_record(make_plan(seed=0), scheduler="local"))
-    assert find_settled_record(measurement_of(make_plan(seed=0)), results, "slurm") is None
-    assert find_settled_record(measurement_of(make_plan(seed=1)), results, "local") is None
+def test_settled_record_is_of_this_work_and_this_scheduler(results: Results) -> None:
+    save(make_record(), results)
+    assert find_settled_record(measurement(), results, "slurm") is None
+    assert find_settled_record(measurement(seed=1), results, "local") is None
 
 
-def test_newer_failure_does_not_hide_a_good_record(tmp_path: Path) -> None:
-    plan = make_plan()
-    measurement = measurement_of(plan)
-    folder = Results(root=tmp_path).records(measurement.cell, "jax")
-    good = folder / f"{measurement.key}-{measurement.id}-20261121T100000.000000Z-aaaa.json"
-    write_record(make_record(plan), good)
-    write_record(
-        make_record(plan, "failed"), folder / f"{measurement.key}-{measurement.id}-20261121T110000.000000Z-aaaa.json"
+def test_newer_failure_does_not_hide_a_good_record(results: Results) -> None:
+    one = measurement()
+    good, failed = (
+        results.records(one.cell, "jax") / f"{one.key}-{one.id}-20261121T1{hour}0000.000000Z-aaaa.json"
+        for hour in (0, 1)
     )
-    assert find_settled_record(measurement, Results(root=tmp_path), "local") == good
+    write_record(make_record(), good)
+    write_record(make_record("failed"), failed)
+    assert find_settled_record(one, results, "local") == good
 
 
 def test_repetition_and_patience_do_not_change_what_is_measured() -> None:
-    plan = make_plan()
-    more = plan.model_copy(update={"protocol": plan.protocol.model_copy(update={"replicates": 9, "timeout_s": 5.0})})
-    longer = plan.model_copy(update={"protocol": plan.protocol.model_copy(update={"warmup_s": 9.0})})
-    assert measurement_of(more).id == measurement_of(plan).id
-    assert measurement_of(longer).id != measurement_of(plan).id
+    assert measurement(replicates=8, timeout_s=5.0).id == measurement().id != measurement(warmup_s=9.0).id
 
 
 def test_each_replicate_has_its_own_seed_and_the_fourth_is_short() -> None:
-    first = measurement_of(make_plan(seed=4))
+    first = measurement(seed=4)
     of_plan = [first.model_copy(update={"replicate": replicate}) for replicate in range(5)]
     assert [one.seed for one in of_plan] == [4, 5, 6, 7, 8]
     assert [one.is_short for one in of_plan] == [False, False, False, True, True]
-    last = measurement_of(make_plan(seed=2**32 - 1))
+    last = measurement(seed=2**32 - 1)
     assert [last.seed, last.model_copy(update={"replicate": 1}).seed] == [2**32 - 1, 0]
     cell = first.cell.model_copy(update={"is_calibration": True})
     assert first.model_copy(update={"cell": cell}).is_short
@@ -215,9 +182,9 @@ def test_file_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> None
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
-def test_record_is_plain_json(tmp_path: Path) -> None:
+def test_record_is_plain_json(results: Results) -> None:
     """Other tools read it: no NaN, no Infinity."""
-    path = store(Results(root=tmp_path), make_record(make_plan()))
+    path = save(make_record(), results)
 
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
@@ -246,8 +213,8 @@ BLOCKS = {
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_samples_without_statistics_are_no_record(tmp_path: Path, result: dict[str, Any], complaint: str) -> None:
-    path = store(Results(root=tmp_path), make_record(make_plan(), result=Result(blocks=Blocks(**BLOCKS))))
+def test_samples_without_statistics_are_no_record(result: dict[str, Any], complaint: str, results: Results) -> None:
+    path = save(make_record(result=Result(blocks=Blocks(**BLOCKS))), results)
     content = json.loads(path.read_text())
     content["result"] |= result
     path.write_text(json.dumps(content))

@@ -6,15 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.plan import (
-    Cell,
-    JobPlan,
-    Measurement,
-    MeasurementSettings,
-    Screening,
-    Variant,
-    WandbSettings,
-)
+from harness.plan import JobPlan, Measurement, MeasurementSettings, Screening, Variant
 from harness.results.record import Record, Result
 from harness.results.screening import (
     NOISE,
@@ -27,10 +19,11 @@ from harness.results.screening import (
     still_fastest,
 )
 from tests.made.records import bare_record, blocks
+from tests.made.report_records import plan, with_result
 
 
-def kept(*throughputs: float, noise: float = 0.02) -> list[int]:
-    found = {str(number): Screened(value, noise) for number, value in enumerate(throughputs)}
+def kept(*throughputs: float) -> list[int]:
+    found = {str(number): Screened(value, 0.02) for number, value in enumerate(throughputs)}
     return sorted(map(int, still_fastest(found)))
 
 
@@ -66,14 +59,11 @@ def test_the_fastest_of_14_equal_modes_is_left_out_in_5_percent_at_the_most() ->
 def test_noise_is_that_of_the_blocks_and_a_least_one() -> None:
     # Sorted 0.8, 0.9, 1.0, 1.1, 1.2: the quartiles are 0.9 and 1.1, the median 1.
     found = screened(Result(blocks=blocks([1.0, 0.8, 1.2, 0.9, 1.1], calls=10, samples=2)))
-    assert found is not None
     assert found.throughput_samples_per_s == pytest.approx(20)
     assert found.noise == pytest.approx(0.2 / 1.349)
-    quiet = screened(Result(blocks=blocks([1.0, 1.0, 1.001])))
-    assert quiet is not None and quiet.noise == NOISE
+    assert screened(Result(blocks=blocks([1.0, 1.0, 1.001]))).noise == NOISE
     assert screened(Result(blocks=blocks([1.0, 1.0]), recompiles=1)) is None
-    assert screened(Result()) is None
-    assert screened(None) is None
+    assert screened(Result()) is screened(None) is None
 
 
 # The variants that go on.
@@ -83,16 +73,8 @@ def variant(mode: str, **changes: Any) -> Variant:
     return Variant(model="cnn", precision="fp32", execution_mode=mode, **({"batch_size": 64} | changes))
 
 
-def plan_of(*variants: Variant, screening: Screening | None = None) -> JobPlan:
-    return JobPlan(
-        framework="jax",
-        cell=Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="train"),
-        variants=variants,
-        settings={},
-        protocol=MeasurementSettings(),
-        wandb=WandbSettings(),
-        screening=screening,
-    )
+def plan_of(*variants: Variant, screening: Screening | None = None, **changes: Any) -> JobPlan:
+    return plan("jax", variants=variants, screening=screening, **changes)
 
 
 def result_of(measurement: Measurement, throughput: float | str) -> Record:
@@ -165,11 +147,9 @@ def test_of_one_program_under_several_names_the_headline_or_the_first_goes_on() 
     records = {}
     for one in plan.screenings():
         mode = one.variant.execution_mode
-        record = result_of(one, "failed" if mode == "other" else 1000)
-        if record.result is not None and programs[mode] is not None:
-            details = {"program": programs[mode]}
-            record = record.model_copy(update={"result": record.result.model_copy(update={"details": details})})
-        records[one.variant.key] = record
+        details = {"program": programs[mode]} if programs[mode] else {}
+        found = result_of(one, "failed" if mode == "other" else 1000)
+        records[one.variant.key] = found if found.result is None else with_result(found, details=details)
     going = going_on(plan, records)
     assert [one.execution_mode for one in going] == ["step.jit", "a", "alone"]
     assert list(describe_choice(plan, records, going)) == [
@@ -196,9 +176,7 @@ def test_a_screening_is_short_and_has_an_id_of_its_own() -> None:
 
 def test_what_is_short_already_does_not_become_longer() -> None:
     protocol = MeasurementSettings(warmup_s=0.1, min_blocks=3, max_blocks=3, target_noise=0.5, max_time_s=1.0)
-    plan = plan_of(variant("step.jit"), variant("taps.jit"), screening=SCREENING).model_copy(
-        update={"protocol": protocol}
-    )
+    plan = plan_of(variant("step.jit"), variant("taps.jit"), screening=SCREENING, protocol=protocol)
     timing = next(plan.screenings()).timing
     assert (timing.warmup_s, timing.min_blocks, timing.max_blocks) == (0.1, 3, 3)
     assert (timing.target_noise, timing.max_time_s) == (0.5, 1.0)

@@ -25,7 +25,6 @@ from harness.results.statistics import (
     net_energy_per_sample,
     paired_ratio,
     percentile,
-    ratio_interval,
     relative_half_width,
     relative_interquartile_range,
     sample_summary,
@@ -37,16 +36,11 @@ from harness.results.statistics import (
 from tests.made.records import blocks
 
 
-def test_median_of_odd_and_even_counts() -> None:
+def test_median_and_percentile_by_hand() -> None:
     assert median([3, 1, 2]) == 2
     assert median([4, 1, 3, 2]) == 2.5  # (2 + 3) / 2
-
-
-def test_percentile_by_hand() -> None:
     # h = (5 - 1) * 0.95 = 3.8: 40 + 0.8 * (50 - 40)
-    assert percentile([50, 10, 40, 20, 30], 0.95) == pytest.approx(48)
-    assert percentile([50, 10, 40, 20, 30], 0) == 10
-    assert percentile([50, 10, 40, 20, 30], 1) == 50
+    assert [percentile([50, 10, 40, 20, 30], share) for share in (0.95, 0, 1)] == [pytest.approx(48), 10, 50]
     assert percentile([7], 0.95) == 7
 
 
@@ -71,8 +65,7 @@ def test_sample_summary_by_hand() -> None:
         (lambda: percentile([], 0.5), "no values"),
         (lambda: sample_summary([]), "no values"),
         (lambda: geometric_mean([1, 0]), "positive"),
-        (lambda: ratio_interval([1, 2, 3], [1, 2]), "3 replicates cannot be paired with 2"),
-        (lambda: ratio_interval([1, 2, 0], [1, 2, 3]), "positive"),
+        (lambda: paired_ratio([1, 2, 0], [1, 2, 3]), "positive"),
         (lambda: paired_ratio([], []), "one replicate"),
         (lambda: paired_ratio([1, 2], [1]), "2 replicates cannot be paired with 1"),
         (lambda: paired_ratio([1], [-1]), "positive"),
@@ -133,23 +126,24 @@ def test_drift_compares_the_first_third_with_the_last() -> None:
     assert block_drift(blocks([0.1, 0.1, 0.1, 0.2, 0.2])) is None
 
 
-def test_throughput_is_of_a_whole_block_over_its_own_time() -> None:
-    # 140 steps of 2 samples, each 0.1 s, in blocks of 10 calls: 10 * 2 / 1.0 s = 20 samples/s.
-    # Samples of all steps over the mean time of one would say 140 * 2 / 0.1 = 2,800, as one project does.
-    assert throughput_samples_per_s(blocks([1.0] * 14)) == pytest.approx(20)
-    assert step_time_s(blocks([1.0] * 14)) == pytest.approx(0.1)
-
-
-def test_throughput_counts_the_steps_inside_a_call() -> None:
-    # 4 calls * 25 steps * 64 samples = 6,400 samples in 0.5 s; 100 steps in 0.5 s.
-    scan = blocks([0.5, 0.5, 0.5], calls=4, steps=25, samples=64)
-    assert throughput_samples_per_s(scan) == pytest.approx(12_800)
-    assert step_time_s(scan) == pytest.approx(0.005)
-
-
-def test_throughput_is_the_median_over_blocks() -> None:
-    # Rates of 20 samples over 0.1, 0.2 and 4 s: 200, 100, 5. One block that stalled does not count.
-    assert throughput_samples_per_s(blocks([0.1, 4.0, 0.2])) == pytest.approx(100)
+@pytest.mark.parametrize(
+    ("times_s", "inside", "samples_per_s", "step_s"),
+    [
+        # 140 steps of 2 samples, each 0.1 s, in blocks of 10 calls: 10 * 2 / 1.0 s = 20 samples/s.
+        # Samples of all steps over the mean time of one would say 140 * 2 / 0.1 = 2,800, as one project does.
+        ([1.0] * 14, {}, 20, 0.1),
+        # 4 calls * 25 steps * 64 samples = 6,400 samples in 0.5 s; 100 steps in 0.5 s.
+        ([0.5] * 3, {"calls": 4, "steps": 25, "samples": 64}, 12_800, 0.005),
+        # Rates of 20 samples over 0.1, 0.2 and 4 s: 200, 100, 5. One block that stalled does not count.
+        ([0.1, 4.0, 0.2], {}, 100, 0.02),
+    ],
+)
+def test_throughput_and_step_time_by_hand(
+    times_s: list[float], inside: dict[str, int], samples_per_s: float, step_s: float
+) -> None:
+    found = blocks(times_s, **inside)
+    assert throughput_samples_per_s(found) == pytest.approx(samples_per_s)
+    assert step_time_s(found) == pytest.approx(step_s)
 
 
 def test_the_99th_percentile_needs_368_calls() -> None:
@@ -160,6 +154,7 @@ def test_the_99th_percentile_needs_368_calls() -> None:
     assert latency_p99_s(Latency(steps_per_call=1, call_times_s=times_s[:-1])) is None
     assert latency_p99_s(Latency(steps_per_call=2, call_times_s=times_s)) is None
     assert calls_needed(0.99) == 368 and 0.99**368 < 0.025 < 0.99**367
+    assert calls_needed(0.95) == 72 and 0.95**72 < 0.025 < 0.95**71  # 0.0249 and 0.0262
 
 
 def test_latency_is_per_step() -> None:
@@ -173,54 +168,44 @@ def test_latency_is_per_step() -> None:
     assert found == (3, None, pytest.approx(4))
 
 
-def test_calls_needed_for_the_95th_percentile() -> None:
-    # 0.95**71 = 0.0262 > 0.025 >= 0.95**72 = 0.0249.
-    assert calls_needed(0.95) == 72
-
-
 def test_geometric_mean() -> None:
     assert geometric_mean([2, 0.5]) == pytest.approx(1)
     assert geometric_mean([1.5, 2.25, 4]) == pytest.approx(reference.geometric_mean([1.5, 2.25, 4]))
 
 
-def test_ratio_interval_by_hand() -> None:
-    # log ratios log 2 + (-0.1, 0, 0.1): mean log 2, standard deviation 0.1, t[2] = 4.303.
-    # Reach 4.303 * 0.1 / sqrt(3) = 0.248434.
-    interval = ratio_interval([2 * math.exp(-0.1), 2, 2 * math.exp(0.1)], [1, 1, 1])
-    assert interval.low == pytest.approx(2 * math.exp(-0.248434), rel=1e-5)
-    assert interval.high == pytest.approx(2 * math.exp(0.248434), rel=1e-5)
+def test_paired_ratio_by_hand() -> None:
+    """Log ratios log 2 + (-0.1, 0, 0.1): mean log 2, standard deviation 0.1, t[2] = 4.303, so a reach of
+    4.303 * 0.1 / sqrt(3) = 0.248434; and t = log 2 / 0.1 * sqrt(3) = 12.006 with 2 degrees of freedom."""
+    value, interval, count, p = paired_ratio([2 * math.exp(step) for step in (-0.1, 0, 0.1)], [1.0] * 3)
+    t = math.log(2) / 0.1 * math.sqrt(3)
+    assert (value, count, p) == (pytest.approx(2), 3, pytest.approx(1 - t / math.sqrt(2 + t**2)))
+    assert interval == pytest.approx((2 * math.exp(-0.248434), 2 * math.exp(0.248434)), rel=1e-5)
+    # d = 0.1 and 0.3: mean 0.2, s = sqrt(0.02), s / sqrt(2) = 0.1, t[1] = 12.706.
+    low, high = paired_ratio([math.exp(0.1), math.exp(0.3)], [1.0, 1.0]).interval
+    assert (math.log(low), math.log(high)) == (pytest.approx(0.2 - 1.2706), pytest.approx(0.2 + 1.2706))
+    assert paired_ratio([2.0], [1.0]) == (2, None, 1, None)
+    assert paired_ratio([2.0] * 3, [1.0] * 3).p == 0
+    assert paired_ratio([1.0] * 3, [1.0] * 3).p == 1
 
 
-def test_ratio_interval_is_paired() -> None:
-    # Both sides drift by the same factor each time: the ratio is 1.25, without spread.
-    interval = ratio_interval([125, 250, 375], [100, 200, 300])
-    assert interval.low == pytest.approx(1.25)
-    assert interval.high == pytest.approx(1.25)
+def test_a_drift_of_both_sides_leaves_a_paired_ratio_without_spread() -> None:
+    assert paired_ratio([125, 250, 375], [100, 200, 300]).interval == pytest.approx((1.25, 1.25))
 
 
-def test_ratio_interval_of_swapped_sides_is_the_inverse() -> None:
+def test_paired_ratio_of_swapped_sides_is_the_inverse() -> None:
     jax, torch = [105.0, 99.0, 111.0, 102.0], [80.0, 84.0, 79.0, 90.0]
-    there, back = ratio_interval(jax, torch), ratio_interval(torch, jax)
-    assert there.low == pytest.approx(1 / back.high)
-    assert there.high == pytest.approx(1 / back.low)
+    there, back = paired_ratio(jax, torch).interval, paired_ratio(torch, jax).interval
+    assert there == pytest.approx((1 / back.high, 1 / back.low))
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
-def test_ratio_interval_covers_the_true_ratio_as_often_as_it_claims(count: int) -> None:
+def test_paired_ratio_covers_the_true_ratio_as_often_as_it_claims(count: int) -> None:
     draw = random.Random(count)
-    runs = 4000
-    hits = 0
+    runs, hits = 4000, 0
     for _ in range(runs):
-        interval = ratio_interval([1.3 * draw.lognormvariate(0, 0.02) for _ in range(count)], [1.0] * count)
-        hits += interval.low <= 1.3 <= interval.high
+        low, high = paired_ratio([1.3 * draw.lognormvariate(0, 0.02) for _ in range(count)], [1.0] * count).interval
+        hits += low <= 1.3 <= high
     assert hits / runs == pytest.approx(0.95, abs=0.014)  # four binomial standard errors
-
-
-def test_ratio_interval_needs_two_replicates() -> None:
-    assert ratio_interval([1], [1]) is None
-    # d = 0.1 and 0.3: mean 0.2, s = sqrt(0.02), s / sqrt(2) = 0.1, t[1] = 12.706.
-    low, high = ratio_interval([math.exp(0.1), math.exp(0.3)], [1.0, 1.0])
-    assert (math.log(low), math.log(high)) == (pytest.approx(0.2 - 1.2706), pytest.approx(0.2 + 1.2706))
 
 
 def test_student_t_of_tables() -> None:
@@ -250,22 +235,9 @@ def test_tails_of_student_t(t: float, freedom: int, tails: float) -> None:
     assert student_t_tails(t, freedom) == pytest.approx(tails, rel=1e-3)
 
 
-def test_p_value_of_a_ratio() -> None:
-    """d = log 2 + (-1, 0, 1) * 0.1: t = log 2 / 0.1 * sqrt(3) = 12.006 with 2 degrees of freedom."""
-    differences = [math.log(2) - 0.1, math.log(2), math.log(2) + 0.1]
-    t = math.log(2) / 0.1 * math.sqrt(3)
-    jax, torch = [math.exp(one) for one in differences], [1.0] * 3
-    found = paired_ratio(jax, torch)
-    assert found == (pytest.approx(2), ratio_interval(jax, torch), 3, pytest.approx(1 - t / math.sqrt(2 + t**2)))
-    assert paired_ratio([2.0], [1.0]) == (2, None, 1, None)
-    assert paired_ratio([2.0] * 3, [1.0] * 3).p == 0
-    assert paired_ratio([1.0] * 3, [1.0] * 3).p == 1
-
-
 def test_p_is_below_5_percent_just_where_the_interval_excludes_1() -> None:
     for shift in (0.0, 0.02, 0.024, 0.025, 0.026, 0.1):
         estimate = paired_ratio([math.exp(shift + step) for step in (-0.01, 0.0, 0.01)], [1.0] * 3)
-        assert estimate.interval is not None and estimate.p is not None
         assert (estimate.p < 0.05) == (estimate.interval.low > 1)
 
 

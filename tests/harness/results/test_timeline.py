@@ -6,7 +6,6 @@ import time
 import numpy as np
 import pytest
 
-from harness.results import timeline as module
 from harness.results.timeline import Timeline, busy_s, gaps, innermost, shares_s, timeline_of, window_of
 
 UNKNOWN = math.nan
@@ -129,12 +128,3 @@ def test_a_hundred_thousand_events_take_less_than_a_second() -> None:
     start = time.process_time()
     window_of(found, steps=100)
     assert time.process_time() - start < 1
-
-
-# A mutation must be found by the tests above: these say that each would be.
-
-
-def test_the_sum_of_intervals_would_be_another_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_busy_intervals", lambda timeline: (timeline.start_s, timeline.end_s))
-    with pytest.raises(AssertionError):
-        test_overlap_counts_once()

@@ -16,14 +16,12 @@ from harness.work.use_cases.train import (
     steps_of,
     time_to_target_s,
 )
+from tests.made.records import epoch
 
 
 def points(*metrics: float) -> list[EpochPoint]:
     """Epoch n trains for n seconds."""
-    return [
-        EpochPoint(epoch=n, train_time_s=float(n), train_loss=1.0, test_loss=1.0, test_metric=metric)
-        for n, metric in enumerate(metrics, start=1)
-    ]
+    return [epoch(n, train_time_s=n, test_metric=metric) for n, metric in enumerate(metrics, start=1)]
 
 
 def test_time_to_target_ends_with_the_first_epoch_that_reaches_it() -> None:
@@ -130,7 +128,6 @@ def test_what_is_left_out_changes_nothing() -> None:
 def test_rates_and_crops_are_those_of_the_steps() -> None:
     settings = Settings.model_validate(PLAIN | {"schedule": "cosine", "augmentation": "crop_and_flip"})
     steps = steps_of(settings, 0, {"images": np.zeros((10, 6, 4, 3), np.uint8)}, 4)
-    assert steps.rates is not None and steps.crops is not None
     assert steps.rate(0) == pytest.approx(0.1) and steps.rate(4) == steps.rate(0)
     assert steps.rate(2) == pytest.approx(0.05)
     assert steps.crops.shape == (4, 4, 5)
