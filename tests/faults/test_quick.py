@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,12 @@ from harness.paths import REPOSITORY, JobFolder
 from harness.plan_file import write_plan
 from pipeline.submission import local_queue
 from pipeline.watching.cancel import cancel
-from pipeline.watching.jobs import Submission, is_local_queue, job_states, words_of
+from pipeline.watching.jobs import is_local_queue, job_states, words_of
 from tests.made.faults import programs
 from tests.made.patience import patience
 from tests.made.project import FakeProject, alone, make_project
 from tests.made.records import heartbeat
+from tests.made.submissions import submitted
 
 
 def full(*_arguments: object, **_options: object) -> None:
@@ -55,26 +56,18 @@ def python(code: str, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
             process.kill()
 
 
-def submitted(project: FakeProject, executor: str, job_id: str, command: tuple[str, ...] = ()) -> JobFolder:
+def job_of(project: FakeProject, executor: str = "slurm", job_id: str = "12") -> JobFolder:
     """A job that somebody has handed over."""
     pair = alone(project.plan())
     folder = project.results.new_job_folder(pair)
     write_plan(pair, folder)
-    submission = Submission(
-        executor=executor,
-        job_id=job_id,
-        script="/s.sh",
-        command=command or ("sbatch", "/s.sh", "slurm", str(folder.root)),
-        node=os.uname().nodename,
-        submitted_at_unix_s=time.time() - 5,
-    )
-    write_atomically(folder.submission, submission.model_dump_json(), replace=False)
+    submitted(folder, executor, job_id=job_id)
     return folder
 
 
 def by_hand(project: FakeProject, **beat: Any) -> JobFolder:
     """A job that nobody has handed over, with a heartbeat."""
-    folder = submitted(project, "slurm", "12")
+    folder = job_of(project)
     folder.submission.unlink()
     write_heartbeat(heartbeat(state="running", **beat), folder.heartbeat)
     return folder
@@ -144,7 +137,7 @@ def test_cancel_ends_no_process_that_only_has_the_number(fake: FakeProject, caps
     """Neither one that mentions the queue's module, nor the queue of another results folder."""
     code = "import time; print('there', flush=True); time.sleep(600)"
     with python(code, "pipeline.submission.local_queue", "/elsewhere/results/jobs/any/torch_mnist_3-x") as stranger:
-        folder = submitted(fake, "local", str(stranger.pid))
+        folder = job_of(fake, "local", str(stranger.pid))
         assert not is_local_queue(stranger.pid, folder)
         write_heartbeat(heartbeat(state="running", pid=stranger.pid, updated_at_unix_s=time.time()), folder.heartbeat)
         assert cancel(fake.results) == 0
@@ -155,7 +148,7 @@ def test_cancel_ends_no_process_that_only_has_the_number(fake: FakeProject, caps
 def test_cancel_ends_no_job_of_slurm_that_only_has_the_number(
     fake: FakeProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine, _ = submitted(fake, "slurm", "12"), submitted(fake, "slurm", "13")
+    mine, _ = job_of(fake), job_of(fake, job_id="13")
     lines = f"12|RUNNING|n1|None|/s.sh slurm {mine.root}\n13|RUNNING|n1|None|(null)"
     programs(tmp_path, squeue=f"echo '{lines}'", scancel="echo $@ >> $here/ended", sacct="exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -170,7 +163,7 @@ def test_a_scancel_that_hangs_is_not_waited_for(
     fake: FakeProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It tries for minutes to signal a node that does not answer."""
-    folder = submitted(fake, "slurm", "12")
+    folder = job_of(fake)
     hang = 'case "$*" in *--signal*) exec sleep 600;; esac; echo $@ >> $here/ended'
     programs(tmp_path, squeue=f"echo '12|RUNNING|n1|None|/s.sh slurm {folder.root}'", scancel=hang)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -194,34 +187,39 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def interrupted(*_arguments: object, **_options: object) -> None:
+    """In the place of what writes: Ctrl-C."""
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("instead", "error", "words"),
+    [
+        (
+            full,
+            SubmissionError,
+            "any/torch_mnist_3: cannot write results/jobs/x/submission.json: No space left on device; Slurm had taken "
+            "it as job 18, which was cancelled. Free space",
+        ),
+        (interrupted, KeyboardInterrupt, "Slurm had taken it as job 18, which was cancelled"),
+    ],
+)
 def test_a_job_that_cannot_be_noted_is_taken_back(
-    fake: FakeProject, cluster: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeProject,
+    cluster: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    instead: Callable[..., None],
+    error: type[BaseException],
+    words: str,
 ) -> None:
-    """The disk fills up between sbatch's yes and the note of it."""
-    monkeypatch.setattr("pipeline.submission.submit.write_atomically", full)
-    with pytest.raises(SubmissionError) as caught:
+    """The disk fills up, or somebody presses Ctrl-C, between sbatch's yes and the note of it."""
+    monkeypatch.setattr("pipeline.submission.submit.write_atomically", instead)
+    with pytest.raises(error) as caught:
         fake.submit(fake.plan(), executor="slurm")
-    assert str(caught.value).startswith(
-        "any/torch_mnist_3: cannot write results/jobs/x/submission.json: No space left on device; Slurm had taken it "
-        "as job 18, which was cancelled. Free space"
-    )
-    assert "Nothing was submitted." in str(caught.value)
+    assert words in str(caught.value) + capsys.readouterr().out
     assert (cluster / "ended").read_text() == "18\n"
     assert fake.results.job_folders() == []
-
-
-def test_ctrl_c_during_a_submission_leaves_no_job(
-    fake: FakeProject, cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupt(*_arguments: object, **_options: object) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr("pipeline.submission.submit.write_atomically", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        fake.submit(fake.plan(), executor="slurm")
-    assert (cluster / "ended").read_text() == "18\n"
-    assert fake.results.job_folders() == []
-    assert "Slurm had taken it as job 18, which was cancelled" in capsys.readouterr().out
 
 
 def test_an_answer_of_sbatch_that_is_lost(fake: FakeProject, cluster: Path) -> None:
@@ -269,7 +267,7 @@ def test_a_folder_that_slurm_would_read_otherwise(tmp_path: Path, name: str) -> 
 
 
 def test_a_full_disk_does_not_end_the_local_queue(fake: FakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = submitted(fake, "local", "1")
+    folder = job_of(fake, "local", "1")
     monkeypatch.setattr(local_queue, "write_atomically", full)
     local_queue._end(folder, None)
     assert not folder.local_end.exists()

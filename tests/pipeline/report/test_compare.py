@@ -689,13 +689,5 @@ def test_a_replicate_that_lost_its_turns_is_left_out_of_the_ratio() -> None:
     assert (row.ratio.value, row.ratio.replicates) == (pytest.approx(2.0), 1)
     assert row.comparison.left_out == "1 of 2 replicates, which lost their turns"
     assert row.flags == {}
-
-
-def test_modes_that_took_turns_with_others_are_not_paired() -> None:
-    records = [
-        in_turns(framework, number, [0.5] * 19 + [0.5 + number / 1e6], f"{framework}{number}")
-        for framework in FRAMEWORKS
-        for number in range(2)
-    ]
     words = "its two modes took turns with other modes, and not with each other"
-    assert row_of(records).flags == {"not_paired": words}
+    assert row_of([jax[1], torch[1]]).flags == {"not_paired": words}

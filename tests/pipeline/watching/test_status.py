@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from harness.files import write_atomically
 from harness.job.progress import Heartbeat, write_heartbeat
 from harness.paths import REPOSITORY, JobFolder
 from harness.plan import Pair
@@ -29,6 +28,7 @@ from pipeline.watching.status import PHASES, command, lines, newest, said, style
 from tests.made.faults import programs
 from tests.made.project import FakeProject, alone, make_project
 from tests.made.records import bare_record, heartbeat
+from tests.made.submissions import submitted
 
 NOW = 1_800_000_000.0
 
@@ -49,20 +49,6 @@ def make_folder(
 @pytest.fixture
 def folder(project: FakeProject) -> JobFolder:
     return make_folder(project)
-
-
-def submitted(
-    folder: JobFolder, executor: str = "slurm", *, age_s: float = 1000, now_s: float = NOW, **changes: Any
-) -> None:
-    submission = {
-        "executor": executor,
-        "job_id": "12",
-        "script": "/s.sh",
-        "command": ["sbatch"],
-        "node": socket.gethostname(),
-        "submitted_at_unix_s": now_s - age_s,
-    }
-    write_atomically(folder.submission, json.dumps(submission | changes), replace=True)
 
 
 def beat(folder: JobFolder, state: str, *, age_s: float = 1, **changes: Any) -> None:
@@ -194,20 +180,20 @@ def test_a_job_of_slurm(
     heartbeat: str | None,
     expected: tuple[str, str | None],
 ) -> None:
-    submitted(folder, now_s=time.time())
+    submitted(folder)
     if heartbeat:
         beat(folder, heartbeat)
     assert verdict(project, folder, slurm) == expected
 
 
 def test_a_job_that_nobody_knows_is_lost_after_a_minute(project: FakeProject, folder: JobFolder) -> None:
-    submitted(folder, age_s=59)
+    submitted(folder, submitted_at_unix_s=NOW - 59)
     assert verdict(project, folder, {}, NOW) == ("queued", None)
     assert verdict(project, folder, {}, NOW + 2) == (
         "lost",
         "Slurm no longer knows the job, and its last sign of life was 61 s ago",
     )
-    submitted(folder, now_s=time.time())
+    submitted(folder)
     beat(folder, "running", age_s=0)
     assert verdict(project, folder, {}) == ("running", None)
     assert verdict(project, folder, {}, time.time() + 600)[0] == "lost"
