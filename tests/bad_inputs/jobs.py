@@ -6,13 +6,16 @@ import random
 import time
 from pathlib import Path
 
-from harness.job.progress import Heartbeat, write_heartbeat
+from harness.job.progress import write_heartbeat
 from harness.paths import JobFolder, Results
-from harness.plan import Cell, JobPlan, MeasurementSettings, Variant, WandbSettings
+from harness.plan import WandbSettings
 from harness.plan_file import write_plan
-from pipeline.watching.jobs import LocalEnd, Submission
+from pipeline.watching.jobs import LocalEnd
 from tests.bad_inputs.campaign import ODD_VALUES, Case, Cases, call, judged_text, leaves, with_value
 from tests.made.project import alone
+from tests.made.records import heartbeat
+from tests.made.report_records import plan
+from tests.made.submissions import submitted
 
 
 def cases(draw: random.Random, folder: Path) -> Cases:
@@ -35,43 +38,18 @@ def cases(draw: random.Random, folder: Path) -> Cases:
 
 
 def _job(results: Results, benchmark: str) -> JobFolder:
-    cell = Cell(gpu="any", benchmark=benchmark, use_case=1, use_case_name="train")
-    plan = JobPlan(
-        framework="jax",
-        cell=cell,
-        variants=(Variant(model="cnn", batch_size=8, precision="fp32", execution_mode="step.jit", options={"a": 1}),),
-        settings={"epochs": 1},
-        protocol=MeasurementSettings(replicates=2),
-        wandb=WandbSettings(mode="disabled", tags=("a",)),
-    )
-    pair = alone(plan)
+    made = plan("jax", "step.jit")
+    cell = made.cell.model_copy(update={"benchmark": benchmark})
+    variants = tuple(one.model_copy(update={"options": {"a": 1}}) for one in made.variants)
+    wandb = WandbSettings(mode="disabled", tags=("a",))
+    pair = alone(made.model_copy(update={"cell": cell, "variants": variants, "wandb": wandb}))
     folder = results.new_job_folder(pair)
     write_plan(pair, folder)
-    now = time.time()
-    submission = Submission(
-        executor="local",
-        job_id="999999",
-        script="/x.sh",
-        command=("bash", "/x.sh"),
-        node="elsewhere",
-        submitted_at_unix_s=now,
-    )
-    folder.submission.write_text(submission.model_dump_json())
-    beat = Heartbeat(
-        measurements_total=2,
-        measurements_done=1,
-        measurements_made=1,
-        measuring_s=5.0,
-        current="x",
-        phase="cold",
-        phase_done=1.0,
-        phase_total=2.0,
-        last_error="e",
-        node="n1",
-        pid=999999,
-    )
+    submitted(folder, "local", job_id="999999", node="elsewhere")
+    of_phase = {"current": "x", "phase": "cold", "phase_done": 1.0, "phase_total": 2.0}
+    beat = heartbeat(pid=999999, measurements_made=1, measuring_s=5.0, last_error="e", **of_phase)
     write_heartbeat(beat, folder.heartbeat)
-    folder.local_end.write_text(LocalEnd(error="e", ended_at_unix_s=now).model_dump_json())
+    folder.local_end.write_text(LocalEnd(error="e", ended_at_unix_s=time.time()).model_dump_json())
     return folder
 
 

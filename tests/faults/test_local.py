@@ -32,6 +32,21 @@ def wait_for_file(path: Path, project: BehavingProject) -> None:
     wait_until(path.exists, f"{path}", lambda: log.read_text() if log.exists() else "", quiet_s=GONE_S)
 
 
+def gated(project: BehavingProject, *modes: str, **protocol: float) -> tuple[JobFolder, subprocess.Popen[str]]:
+    """A job by hand, whose measurement waits for the gate."""
+    folder = project.job(project.plan(*modes, **protocol))
+    job = project.start(folder)
+    wait_for_file(project.pid, project)
+    return folder, job
+
+
+def gated_pair(project: BehavingProject) -> JobFolder:
+    """In the local queue, where JAX's measurement waits for the gate."""
+    [folder] = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
+    wait_for_file(project.root / "jax-pid", project)
+    return folder
+
+
 def wait_until_over(project: BehavingProject) -> None:
     wait_until(lambda: not processes_in(project.root), "every process is gone", quiet_s=GONE_S)
 
@@ -48,8 +63,7 @@ def other(tmp_path: Path) -> BehavingProject:
 
 def test_a_second_run_waits_and_says_for_what(project: BehavingProject, other: BehavingProject) -> None:
     """Another results folder, and another checkout: the machine is one."""
-    first = project.start(project.job(project.plan("gated")))
-    wait_for_file(project.pid, project)
+    _, first = gated(project, "gated")
     folder = other.job(other.plan("well"))
     second = other.start(folder)
     wait_for_file(folder.heartbeat, other)
@@ -69,8 +83,7 @@ def test_a_second_run_waits_and_says_for_what(project: BehavingProject, other: B
 
 
 def test_a_waiting_run_goes_on_when_the_first_is_killed(project: BehavingProject, other: BehavingProject) -> None:
-    first = project.start(project.job(project.plan("gated")))
-    wait_for_file(project.pid, project)
+    _, first = gated(project, "gated")
     folder = other.job(other.plan("well"))
     second = other.start(folder)
     wait_for_file(folder.heartbeat, other)
@@ -84,13 +97,11 @@ def test_a_waiting_run_goes_on_when_the_first_is_killed(project: BehavingProject
 
 def test_a_killed_queue_and_the_same_command_again(project: BehavingProject) -> None:
     """What the queue leaves behind measures on, and is not submitted again."""
-    pair = project.pair(jax=("gated",), replicates=1)
-    [folder] = project.submit_pairs(pair, executor="local")
-    wait_for_file(project.root / "jax-pid", project)
+    folder = gated_pair(project)
     queue = queue_of(folder)
     os.kill(queue, signal.SIGKILL)
     wait_until(lambda: not is_local_queue(queue, folder), "the queue is gone")
-    assert project.submit_pairs(pair, executor="local") == [folder]
+    assert gated_pair(project) == folder
     assert project.records() == []
     project.gate.touch()
     assert follow([folder], project.results) == 0
@@ -100,22 +111,19 @@ def test_a_killed_queue_and_the_same_command_again(project: BehavingProject) -> 
 
 def test_a_killed_run_of_the_queue(project: BehavingProject) -> None:
     """The job itself: its measurement dies with it, and the same command goes on."""
-    [folder] = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
-    wait_for_file(project.root / "jax-pid", project)
+    folder = gated_pair(project)
     os.kill(run_of(project, folder.name), signal.SIGKILL)
     assert follow([folder], project.results) == 1
     [state] = job_states(project.results, [folder])
     assert state.state == "failed" and "SIGKILL" in str(state.reason)
     assert project.records() == []
     project.gate.touch()
-    [again] = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
-    assert follow([again], project.results) == 0
+    assert follow([gated_pair(project)], project.results) == 0
     assert len(project.records()) == 2
 
 
 def test_two_queues_of_two_results_folders(project: BehavingProject, other: BehavingProject) -> None:
-    first = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
-    wait_for_file(project.root / "jax-pid", project)
+    first = gated_pair(project)
     second = other.submit_pairs(other.pair(replicates=1), executor="local")
     log = other.results.local_queue_log
     wait_until(lambda: all(folder.waits_for.exists() for folder in second), "it waits", log.read_text, quiet_s=GONE_S)
@@ -123,12 +131,12 @@ def test_two_queues_of_two_results_folders(project: BehavingProject, other: Beha
     assert words in (
         {("queued", f"waits for {who}")}
         for who in (
-            f"process {queue_of(first[0])}, the local queue of {project.results.root}",
+            f"process {queue_of(first)}, the local queue of {project.results.root}",
             "another process, an earlier local queue",
         )
     )
     project.gate.touch()
-    assert follow(first, project.results) == follow(second, other.results) == 0
+    assert follow([first], project.results) == follow(second, other.results) == 0
     assert overlaps([*project.records(), *other.records()]) == []
     assert len(project.records()) == len(other.records()) == 2
 
@@ -136,22 +144,8 @@ def test_two_queues_of_two_results_folders(project: BehavingProject, other: Beha
 # Processes that die, stop, or are signalled
 
 
-def test_a_killed_measurement(project: BehavingProject) -> None:
-    folder = project.job(project.plan("gated", "well"))
-    job = project.start(folder)
-    wait_for_file(project.pid, project)
-    os.kill(int(project.pid.read_text()), signal.SIGKILL)
-    job.communicate(timeout=patience(50))
-    assert job.returncode == 1
-    assert {mode: record.outcome for mode, record in project.by_mode().items()} == {"gated": "failed", "well": "ok"}
-    assert "killed by SIGKILL (often the host's" in str(project.by_mode()["gated"].reason)
-    wait_until_over(project)
-
-
 def test_a_stopped_measurement_is_a_timeout(project: BehavingProject) -> None:
-    folder = project.job(project.plan("gated", "well", timeout_s=20.0))
-    job = project.start(folder)
-    wait_for_file(project.pid, project)
+    _, job = gated(project, "gated", "well", timeout_s=20.0)
     os.kill(int(project.pid.read_text()), signal.SIGSTOP)
     job.communicate(timeout=patience(50))
     assert {mode: record.outcome for mode, record in project.by_mode().items()} == {"gated": "timeout", "well": "ok"}
@@ -164,9 +158,7 @@ def test_a_killed_job_goes_on_where_it_was_and_its_caches_are_removed(
     temporary = project.root / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    folder = project.job(project.plan("well", "gated"))
-    job = project.start(folder)
-    wait_for_file(project.pid, project)
+    folder, job = gated(project, "well", "gated")
     job.kill()
     job.communicate()
     wait_until_over(project)
@@ -200,19 +192,17 @@ def test_what_does_not_fit_into_a_start_blocks_nothing(project: BehavingProject)
 
 
 def test_the_end_of_the_shell_is_not_the_end_of_the_queue(project: BehavingProject) -> None:
-    folders = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
-    wait_for_file(project.root / "jax-pid", project)
-    os.kill(queue_of(folders[0]), signal.SIGHUP)
+    folder = gated_pair(project)
+    os.kill(queue_of(folder), signal.SIGHUP)
     project.gate.touch()
-    assert follow(folders, project.results) == 0
+    assert follow([folder], project.results) == 0
 
 
 def test_a_second_sigterm_while_the_queue_ends(project: BehavingProject) -> None:
-    folders = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
-    wait_for_file(project.root / "jax-pid", project)
+    folder = gated_pair(project)
     for _ in range(2):
-        os.kill(queue_of(folders[0]), signal.SIGTERM)
-    wait_until(lambda: not is_local_queue(queue_of(folders[0]), folders[0]), "the queue is gone", quiet_s=GONE_S)
+        os.kill(queue_of(folder), signal.SIGTERM)
+    wait_until(lambda: not is_local_queue(queue_of(folder), folder), "the queue is gone", quiet_s=GONE_S)
     wait_until_over(project)
     assert project.records() == []
 
@@ -285,11 +275,10 @@ def test_a_full_disk_at_submission(project: BehavingProject) -> None:
 
 
 def test_the_results_are_deleted_while_it_is_waited_for(project: BehavingProject) -> None:
-    folders = project.submit_pairs(project.pair(jax=("gated",), replicates=1), executor="local")
-    wait_for_file(project.root / "jax-pid", project)
-    queue = queue_of(folders[0])
+    folder = gated_pair(project)
+    queue = queue_of(folder)
     shutil.rmtree(project.results.root)
-    assert follow(folders, project.results) == 1
+    assert follow([folder], project.results) == 1
     os.kill(queue, signal.SIGTERM)
     wait_until_over(project)
 

@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,14 +24,17 @@ from harness.paths import REPOSITORY, JobFolder
 from harness.plan_file import write_plan
 from pipeline.submission import local_queue
 from pipeline.watching.cancel import cancel
-from pipeline.watching.jobs import JobState, Submission, is_local_queue, job_states, words_of
-from pipeline.watching.slurm_states import SlurmState
+from pipeline.watching.jobs import is_local_queue, job_states, words_of
 from tests.made.faults import programs
 from tests.made.patience import patience
 from tests.made.project import FakeProject, alone, make_project
 from tests.made.records import heartbeat
+from tests.made.submissions import submitted
 
-FULL = OSError(errno.ENOSPC, "No space left on device", "results/jobs/x/submission.json")
+
+def full(*_arguments: object, **_options: object) -> None:
+    """In the place of what writes: the disk is full."""
+    raise OSError(errno.ENOSPC, "No space left on device", "results/jobs/x/submission.json")
 
 
 @pytest.fixture
@@ -52,26 +56,26 @@ def python(code: str, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
             process.kill()
 
 
-def submitted(project: FakeProject, executor: str, job_id: str, command: tuple[str, ...] = ()) -> JobFolder:
+def job_of(project: FakeProject, executor: str = "slurm", job_id: str = "12") -> JobFolder:
     """A job that somebody has handed over."""
     pair = alone(project.plan())
     folder = project.results.new_job_folder(pair)
     write_plan(pair, folder)
-    submission = Submission(
-        executor=executor,
-        job_id=job_id,
-        script="/s.sh",
-        command=command or ("sbatch", "/s.sh", "slurm", str(folder.root)),
-        node=os.uname().nodename,
-        submitted_at_unix_s=time.time() - 5,
-    )
-    write_atomically(folder.submission, submission.model_dump_json(), replace=False)
+    submitted(folder, executor, job_id=job_id)
     return folder
 
 
-def state_of(project: FakeProject, folder: JobFolder) -> JobState:
+def by_hand(project: FakeProject, **beat: Any) -> JobFolder:
+    """A job that nobody has handed over, with a heartbeat."""
+    folder = job_of(project)
+    folder.submission.unlink()
+    write_heartbeat(heartbeat(state="running", **beat), folder.heartbeat)
+    return folder
+
+
+def verdict_of(project: FakeProject, folder: JobFolder) -> tuple[str, str | None]:
     [state] = job_states(project.results, [folder])
-    return state
+    return state.state, state.reason
 
 
 # Company
@@ -133,7 +137,7 @@ def test_cancel_ends_no_process_that_only_has_the_number(fake: FakeProject, caps
     """Neither one that mentions the queue's module, nor the queue of another results folder."""
     code = "import time; print('there', flush=True); time.sleep(600)"
     with python(code, "pipeline.submission.local_queue", "/elsewhere/results/jobs/any/torch_mnist_3-x") as stranger:
-        folder = submitted(fake, "local", str(stranger.pid))
+        folder = job_of(fake, "local", str(stranger.pid))
         assert not is_local_queue(stranger.pid, folder)
         write_heartbeat(heartbeat(state="running", pid=stranger.pid, updated_at_unix_s=time.time()), folder.heartbeat)
         assert cancel(fake.results) == 0
@@ -144,15 +148,14 @@ def test_cancel_ends_no_process_that_only_has_the_number(fake: FakeProject, caps
 def test_cancel_ends_no_job_of_slurm_that_only_has_the_number(
     fake: FakeProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = submitted(fake, "slurm", "12")
-    foreign = submitted(fake, "slurm", "13")
+    mine, _ = job_of(fake), job_of(fake, job_id="13")
     lines = f"12|RUNNING|n1|None|/s.sh slurm {mine.root}\n13|RUNNING|n1|None|(null)"
     programs(tmp_path, squeue=f"echo '{lines}'", scancel="echo $@ >> $here/ended", sacct="exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert cancel(fake.results) == 0
     assert (tmp_path / "ended").read_text().splitlines() == ["--quiet --batch --signal=INT --state=RUNNING 12", "12"]
     said = capsys.readouterr().out
-    assert f"{state_of(fake, foreign).name}: nothing to end, as job 13 of Slurm is another job by now" in said
+    assert "any/torch_mnist_3: nothing to end, as job 13 of Slurm is another job by now" in said
     assert said.count("cancelled job 12") == 1
 
 
@@ -160,7 +163,7 @@ def test_a_scancel_that_hangs_is_not_waited_for(
     fake: FakeProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It tries for minutes to signal a node that does not answer."""
-    folder = submitted(fake, "slurm", "12")
+    folder = job_of(fake)
     hang = 'case "$*" in *--signal*) exec sleep 600;; esac; echo $@ >> $here/ended'
     programs(tmp_path, squeue=f"echo '12|RUNNING|n1|None|/s.sh slurm {folder.root}'", scancel=hang)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -184,38 +187,39 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def interrupted(*_arguments: object, **_options: object) -> None:
+    """In the place of what writes: Ctrl-C."""
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("instead", "error", "words"),
+    [
+        (
+            full,
+            SubmissionError,
+            "any/torch_mnist_3: cannot write results/jobs/x/submission.json: No space left on device; Slurm had taken "
+            "it as job 18, which was cancelled. Free space",
+        ),
+        (interrupted, KeyboardInterrupt, "Slurm had taken it as job 18, which was cancelled"),
+    ],
+)
 def test_a_job_that_cannot_be_noted_is_taken_back(
-    fake: FakeProject, cluster: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeProject,
+    cluster: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    instead: Callable[..., None],
+    error: type[BaseException],
+    words: str,
 ) -> None:
-    """The disk fills up between sbatch's yes and the note of it."""
-
-    def full(*_arguments: object, **_options: object) -> None:
-        raise FULL
-
-    monkeypatch.setattr("pipeline.submission.submit.write_atomically", full)
-    with pytest.raises(SubmissionError) as caught:
+    """The disk fills up, or somebody presses Ctrl-C, between sbatch's yes and the note of it."""
+    monkeypatch.setattr("pipeline.submission.submit.write_atomically", instead)
+    with pytest.raises(error) as caught:
         fake.submit(fake.plan(), executor="slurm")
-    assert str(caught.value).startswith(
-        "any/torch_mnist_3: cannot write results/jobs/x/submission.json: No space left on device; Slurm had taken it "
-        "as job 18, which was cancelled. Free space"
-    )
-    assert "Nothing was submitted." in str(caught.value)
+    assert words in str(caught.value) + capsys.readouterr().out
     assert (cluster / "ended").read_text() == "18\n"
     assert fake.results.job_folders() == []
-
-
-def test_ctrl_c_during_a_submission_leaves_no_job(
-    fake: FakeProject, cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupt(*_arguments: object, **_options: object) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr("pipeline.submission.submit.write_atomically", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        fake.submit(fake.plan(), executor="slurm")
-    assert (cluster / "ended").read_text() == "18\n"
-    assert fake.results.job_folders() == []
-    assert "Slurm had taken it as job 18, which was cancelled" in capsys.readouterr().out
 
 
 def test_an_answer_of_sbatch_that_is_lost(fake: FakeProject, cluster: Path) -> None:
@@ -230,9 +234,6 @@ def test_an_answer_of_sbatch_that_is_lost(fake: FakeProject, cluster: Path) -> N
 
 
 def test_a_full_disk_leaves_no_local_queue(fake: FakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_arguments: object, **_options: object) -> None:
-        raise FULL
-
     monkeypatch.setattr("pipeline.submission.submit.write_atomically", full)
     with pytest.raises(SubmissionError, match="the local queue: cannot write .*No space left on device. Free space"):
         fake.submit(fake.plan(), executor="local")
@@ -266,8 +267,8 @@ def test_a_folder_that_slurm_would_read_otherwise(tmp_path: Path, name: str) -> 
 
 
 def test_a_full_disk_does_not_end_the_local_queue(fake: FakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = submitted(fake, "local", "1")
-    monkeypatch.setattr(local_queue, "write_atomically", lambda *_arguments, **_options: _raise(FULL))
+    folder = job_of(fake, "local", "1")
+    monkeypatch.setattr(local_queue, "write_atomically", full)
     local_queue._end(folder, None)
     assert not folder.local_end.exists()
     monkeypatch.setattr(local_queue, "write_atomically", write_atomically)
@@ -275,43 +276,26 @@ def test_a_full_disk_does_not_end_the_local_queue(fake: FakeProject, monkeypatch
     assert folder.local_end.exists()
 
 
-def _raise(error: Exception) -> None:
-    raise error
-
-
 @pytest.mark.parametrize("ahead_s", [-600.0, 600.0], ids=["behind", "ahead"])
 def test_clocks_that_differ_lose_no_job(fake: FakeProject, ahead_s: float) -> None:
     """The node's clock is ten minutes off; its file says how old the beat is."""
-    folder = submitted(fake, "slurm", "12")
-    folder.submission.unlink()
-    beat = heartbeat(state="running", node="elsewhere", updated_at_unix_s=time.time() + ahead_s)
-    write_heartbeat(beat, folder.heartbeat)
-    assert (state_of(fake, folder).state, state_of(fake, folder).reason) == ("running", None)
+    folder = by_hand(fake, node="elsewhere", updated_at_unix_s=time.time() + ahead_s)
+    assert verdict_of(fake, folder) == ("running", None)
     os.utime(folder.heartbeat, (time.time() - 600,) * 2)
-    assert state_of(fake, folder).state == "lost"
+    assert verdict_of(fake, folder)[0] == "lost"
 
 
 def test_a_run_by_hand_that_is_gone_is_told_before_its_beats_are_old(fake: FakeProject) -> None:
-    folder = submitted(fake, "slurm", "12")
-    folder.submission.unlink()
     with python("print('there', flush=True)") as process:
         process.wait()
-    write_heartbeat(
-        heartbeat(state="running", node=os.uname().nodename, pid=process.pid, updated_at_unix_s=time.time() - 16),
-        folder.heartbeat,
-    )
-    assert (state_of(fake, folder).state, state_of(fake, folder).reason) == (
-        "lost",
-        f"its process {process.pid} is gone",
-    )
+    folder = by_hand(fake, node=os.uname().nodename, pid=process.pid, updated_at_unix_s=time.time() - 16)
+    assert verdict_of(fake, folder) == ("lost", f"its process {process.pid} is gone")
 
 
 def test_a_job_whose_folder_is_deleted_is_lost(fake: FakeProject) -> None:
     folder = JobFolder(root=fake.results.jobs / "any" / "torch_mnist_3-20261121T100000.000000Z-aaaa")
-    assert (state_of(fake, folder).state, str(state_of(fake, folder).reason).rpartition("; ")[2]) == (
-        "lost",
-        "its folder is gone",
-    )
+    state, reason = verdict_of(fake, folder)
+    assert state == "lost" and str(reason).endswith("its folder is gone")
 
 
 def test_caches_of_a_killed_job_are_removed_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,13 +325,6 @@ def test_what_slurm_and_submitit_say_around_the_cause(tmp_path: Path) -> None:
     )
     assert words_of(log) == "srun: error: Unable to contact slurm controller (connect failure)"
     assert words_of(tmp_path / "nowhere") is None
-
-
-def test_a_job_that_slurm_holds_says_how_it_goes_on(fake: FakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = submitted(fake, "slurm", "12")
-    held = {"12": SlurmState(name="REQUEUE_HOLD", reason="launch failed requeued held")}
-    monkeypatch.setattr("pipeline.watching.jobs.slurm_states.query", lambda _ids: held)
-    assert str(state_of(fake, folder).reason).endswith("`scontrol release 12` lets it go on")
 
 
 def test_the_lock_of_a_folder_is_the_kernels(tmp_path: Path) -> None:

@@ -43,11 +43,18 @@ def logs(project: BehavingProject) -> str:
     return "\n".join(f"--- {log}\n{log.read_text()}" for log in project.results.jobs.rglob("*.[oe][ur][tr]"))
 
 
-def gated_pair(project: BehavingProject, *then: str) -> JobFolder:
+def gated_pair(project: BehavingProject, *before: str) -> JobFolder:
     """In Slurm, where JAX's measurement waits for the gate."""
-    [folder] = project.submit_pairs(project.pair(jax=("gated", *then), replicates=1), executor="slurm")
+    [folder] = project.submit_pairs(project.pair(jax=(*before, "gated"), replicates=1), executor="slurm")
     wait_for((project.root / "jax-pid").exists, "the gated measurement", partial(logs, project))
     return folder
+
+
+def goes_on(project: BehavingProject) -> None:
+    """The same command, with the gate open: what had no record is measured."""
+    project.gate.touch()
+    assert follow([gated_pair(project)], project.results) == 0, logs(project)
+    assert sorted(measured(project)) == [("jax", "gated", "ok"), ("torch", "well", "ok")]
 
 
 def measured(project: BehavingProject) -> list[tuple[str, str, str]]:
@@ -127,9 +134,7 @@ def test_a_killed_worker(project: BehavingProject, slurm: Cluster) -> None:
     assert follow([folder], project.results) == 1
     assert not is_alive(child)
     assert measured(project) == []
-    project.gate.touch()
-    assert follow([gated_pair(project)], project.results) == 0, logs(project)
-    assert sorted(measured(project)) == [("jax", "gated", "ok"), ("torch", "well", "ok")]
+    goes_on(project)
     assert overlaps(project.records()) == []
 
 
@@ -141,16 +146,12 @@ def test_scancel_in_the_middle_of_a_job(project: BehavingProject, slurm: Cluster
     assert follow([folder], project.results) == 1
     wait_for(lambda: not is_alive(child), "the measurement is gone")
     assert project.records() == []
-    project.gate.touch()
-    assert follow([gated_pair(project)], project.results) == 0, logs(project)
-    assert sorted(measured(project)) == [("jax", "gated", "ok"), ("torch", "well", "ok")]
+    goes_on(project)
 
 
 def test_requeue_in_the_middle_of_a_job(project: BehavingProject, slurm: Cluster) -> None:
     """Without a signal in time: what was measured before is not measured again."""
-    pair = project.pair(jax=("well", "gated"), replicates=1)
-    [folder] = project.submit_pairs(pair, executor="slurm")
-    wait_for((project.root / "jax-pid").exists, "the gated measurement", partial(logs, project))
+    folder = gated_pair(project, "well")
     slurm.run("scancel", "--signal=KILL", job_id(folder))
     slurm.run("scontrol", "requeue", job_id(folder))
     project.gate.touch()
@@ -185,9 +186,7 @@ def test_where_nothing_may_be_requeued_the_job_stops_and_says_how_it_goes_on(
         "stopped",
         "not requeued; stopped before its end; submit it again and it goes on where it was",
     )
-    project.gate.touch()
-    assert follow([gated_pair(project)], project.results) == 0, logs(project)
-    assert sorted(measured(project)) == [("jax", "gated", "ok"), ("torch", "well", "ok")]
+    goes_on(project)
 
 
 def test_a_rank_that_stops(project: BehavingProject, slurm: Cluster) -> None:

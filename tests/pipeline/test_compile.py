@@ -1,7 +1,9 @@
 """`main.py compile`: which programs it takes, what it makes of answers and of a process that dies, what it warns of."""
 
+import json
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 from rich.console import Console
@@ -142,23 +144,23 @@ class TestProcesses:
         [broken] = [one for one in found if one.outcome == "failed"]
         assert broken.reason == "its process ended with status 7: it breaks here"
 
-    def test_what_is_known_from_the_same_code_and_packages_is_not_compiled_again(
+    def test_what_failed_or_is_of_other_code_is_compiled_again_and_nothing_else(
         self, compiling: Compiling, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         first = compiling.run({"h100": self.WORK})
-        compiled = []
+        compiled: list[str] = []
         answers = module._answers
-        monkeypatch.setattr(module, "_answers", lambda *given: compiled.append(given) or answers(*given))
-        assert compiling.run({"h100": [self.WORK[0]]}) == [first[0]]
-        assert compiled == []
-        compiling._commit = "another"
-        compiling.run({"h100": [self.WORK[0]]})
-        assert len(compiled) == 1
 
-    def test_a_program_that_failed_is_tried_again(self, compiling: Compiling, monkeypatch: pytest.MonkeyPatch) -> None:
-        compiling.run({"h100": self.WORK})
-        [broken] = [one for one in self.WORK if one.variant.execution_mode == "step.jit_graph"]
-        assert compiling._known("h100", broken) is None
+        def noted(command: list[str], task: str, log: IO[bytes]) -> object:
+            compiled.extend(one["variant"]["execution_mode"] for one in json.loads(task)["measurements"])
+            return answers(command, task, log)
+
+        monkeypatch.setattr(module, "_answers", noted)
+        assert compiling.run({"h100": self.WORK}) == first
+        assert compiled == ["step.jit_graph"]
+        compiling._commit = "another"
+        compiling.run({"h100": self.WORK[:1]})
+        assert compiled == ["step.jit_graph", "step.jit"]
 
     def test_an_answer_that_is_none_is_a_failure_in_words(self, compiling: Compiling, tmp_path: Path) -> None:
         class Talks(Interpreter):

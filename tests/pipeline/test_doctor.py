@@ -40,6 +40,7 @@ from pipeline.doctor import (
 from pipeline.doctor_slurm import examine_slurm, examine_submit_limit, judge_gpu_types, judge_request, parse_gpu_types
 from pipeline.finding import Finding, Verdict
 from pipeline.submission.render import header_variables
+from tests.made.faults import programs
 
 BASE = load_config(REPOSITORY / "experiments.yaml")
 A100 = "NVIDIA A100"
@@ -206,53 +207,46 @@ def test_an_interpreter_that_does_not_answer() -> None:
     assert probe("import os; os._exit(3)") == {"error": f"{sys.executable}: exit status 3"}
 
 
+STAND_INS = textwrap.dedent("""
+    import os, sys, types
+    device = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA H100")
+    jax = types.ModuleType("jax"); jax.__version__ = "9.9"; jax.devices = lambda: [device, device]
+    torch = types.ModuleType("torch"); torch.__version__ = "8.8"
+    torch.version = types.SimpleNamespace(cuda=None)
+    torch.cuda = types.SimpleNamespace(is_available=lambda: False)
+    sys.modules |= {"jax": jax, "flax": jax, "optax": jax, "torch": torch}
+""")
+"""For the frameworks, so that the tests of the probes need neither."""
+
+
 def test_the_probes_find_what_is_missing() -> None:
-    """Run against stand-ins for the frameworks, so that this needs neither."""
-    stand_ins = textwrap.dedent("""
-        import sys, types
-        device = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA H100")
-        jax = types.ModuleType("jax"); jax.__version__ = "9.9"; jax.devices = lambda: [device, device]
-        torch = types.ModuleType("torch"); torch.__version__ = "8.8"
-        torch.version = types.SimpleNamespace(cuda=None)
-        torch.cuda = types.SimpleNamespace(is_available=lambda: False)
-        sys.modules |= {"jax": jax, "flax": jax, "optax": jax, "torch": torch}
-    """)
     python = ".".join(map(str, sys.version_info[:3]))
-    jax = probe(stand_ins + module.PROBES["jax"])
+    jax = probe(STAND_INS + module.PROBES["jax"])
     assert jax["gpus"] == ["NVIDIA H100"] * 2
     assert (jax["version"], jax["python"], jax["missing"], jax["built_for_gpu"]) == ("9.9", python, [], True)
-    torch = probe(stand_ins + module.PROBES["torch"])
+    torch = probe(STAND_INS + module.PROBES["torch"])
     assert (torch["version"], torch["gpus"], torch["built_for_gpu"]) == ("8.8", [], False)
 
 
 def test_jax_for_cuda_is_not_tried_without_a_driver() -> None:
     """It would end the process, without a word."""
-    stand_in = textwrap.dedent("""
-        import os, sys, types
-        device = types.SimpleNamespace(platform="cpu", device_kind="cpu")
-        jax = types.ModuleType("jax"); jax.__version__ = "9.9"
+    without_driver = textwrap.dedent("""
+        device.platform = device.device_kind = "cpu"
         jax.devices = lambda: [device] if os.environ.get("JAX_PLATFORMS") == "cpu" else os._exit(139)
-        sys.modules |= {"jax": jax, "flax": jax, "optax": jax}
         import ctypes
         def without_driver(name): raise OSError(name)
         ctypes.CDLL = without_driver
     """)
-    answer = ask([sys.executable, "-c", stand_in + module.PROBES["jax"]])
+    answer = ask([sys.executable, "-c", STAND_INS + without_driver + module.PROBES["jax"]])
     assert (answer["version"], answer["gpus"]) == ("9.9", []) and "lock" in answer
 
 
 def test_a_real_probe_of_the_compiler() -> None:
-    """Its own Python's headers, and a compiler by the name in CC; with a stand-in for PyTorch."""
-    stand_in = textwrap.dedent("""
-        import sys, types
-        torch = types.ModuleType("torch"); torch.__version__ = "8.8"
-        torch.version = types.SimpleNamespace(cuda="13.2")
-        torch.cuda = types.SimpleNamespace(is_available=lambda: False)
-        sys.modules |= {"torch": torch}
-    """)
-    found = probe(stand_in + module.PROBES["torch"], setup="export CC='bash -m64'")
+    """Its own Python's headers, and a compiler by the name in CC."""
+    code = STAND_INS + 'torch.version.cuda = "13.2"\n' + module.PROBES["torch"]
+    found = probe(code, setup="export CC='bash -m64'")
     assert (found["compilers"], found["compiler"]) == (["bash"], shutil.which("bash"))
-    found = probe(stand_in + module.PROBES["torch"], setup="export CC=no-such-cc")
+    found = probe(code, setup="export CC=no-such-cc")
     assert (found["compilers"], found["compiler"]) == (["no-such-cc"], None)
     headers = Path(sysconfig.get_path("include"))
     assert (found["headers"], found["has_headers"]) == (str(headers), (headers / "Python.h").exists())
@@ -260,22 +254,22 @@ def test_a_real_probe_of_the_compiler() -> None:
 
 def test_what_the_compile_probe_tells() -> None:
     """With a stand-in whose compiler fails and whose graphs work: the names of what fails, with one line each."""
-    stand_in = textwrap.dedent("""
-        import contextlib, os, sys, types
+    with_cuda = textwrap.dedent("""
+        import contextlib
         def compile(step):
             def compiled(values):
                 raise RuntimeError("Failed to find\\n  C compiler in " + os.environ["TRITON_CACHE_DIR"][-7:])
             return compiled
-        torch = types.ModuleType("torch")
         torch.ones = lambda count, device: types.SimpleNamespace(sin=lambda: 1)
         torch.compile = compile
         graph = types.SimpleNamespace(replay=lambda: None)
         torch.cuda = types.SimpleNamespace(
             synchronize=lambda: None, CUDAGraph=lambda: graph, graph=lambda graph: contextlib.nullcontext()
         )
-        sys.modules |= {"torch": torch}
     """)
-    assert probe(stand_in + module.COMPILE_PROBE) == {"torch.compile": "Failed to find C compiler in /triton"}
+    assert probe(STAND_INS + with_cuda + module.COMPILE_PROBE) == {
+        "torch.compile": "Failed to find C compiler in /triton"
+    }
 
 
 # ---- Slurm
@@ -364,31 +358,21 @@ def test_what_a_partition_gives(
     assert all(one.fix.startswith(fix) for one in said)
 
 
-def a_program(folder: Path, name: str, text: str) -> None:
-    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-    (folder / name).chmod(0o755)
-
-
 @pytest.mark.parametrize(("says", "limit"), [("echo 50; echo 10", 10), ("echo", None), ("exit 1", None)])
 def test_submit_limits(says: str, limit: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}")
     assert examine_submit_limit(a_config(), 18) == [], "no sacctmgr"
-    a_program(tmp_path, "sacctmgr", says)
+    programs(tmp_path, sacctmgr=says)
     words = f"18 jobs, and your account or QOS takes {limit} at once (MaxSubmit)"
     assert [one.found for one in examine_submit_limit(a_config(), 18)] == ([words] if limit else [])
     assert examine_submit_limit(a_config(), 10) == []
 
 
-def test_without_slurm_jobs_run_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_slurm_and_half_an_installation_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (finding,) = examine_slurm(a_config())
     assert (finding.verdict, finding.found) == ("warning", "sbatch is not on PATH")
-
-
-def test_half_an_installation_of_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("sbatch", "squeue", "scontrol"):
-        a_program(tmp_path, name, "")
-    monkeypatch.setenv("PATH", str(tmp_path))
+    programs(tmp_path, sbatch="", squeue="", scontrol="")
     (finding,) = examine_slurm(a_config())
     assert (finding.verdict, finding.found) == ("problem", "without scancel, sinfo")
 
@@ -412,7 +396,7 @@ def test_room(
     blocks, files, free_files = free
     told = SimpleNamespace(f_bavail=blocks, f_frsize=4096, f_files=files, f_favail=free_files)
     monkeypatch.setattr(module.os, "statvfs", lambda folder: told)
-    a_program(tmp_path, "quota", quota)
+    programs(tmp_path, quota=quota)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     finding = examine_room(Results(root=tmp_path))
     assert (finding.name, finding.verdict) == ("room", "warning" if fix else "ok")

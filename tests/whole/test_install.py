@@ -13,6 +13,12 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PIP = "python -m pip install --disable-pip-version-check"
 
 
+def program(path: Path, lines: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{lines}\n")
+    path.chmod(0o755)
+
+
 class Machine:
     """One whose environment is there, and whose programs only note how they are called."""
 
@@ -35,8 +41,9 @@ class Machine:
         self.log = folder / "log"
         self.venv = folder / "venv"
         self.tools = folder / "tools"
+        folder.mkdir(exist_ok=True)
         self.log.touch()
-        self._tool(
+        program(
             self.venv / "bin" / "python",
             f"""case "$*" in
                 *urlopen*) exit {0 if reaches else 1} ;;
@@ -45,9 +52,9 @@ class Machine:
             esac
             echo "python $*" >> {self.log}""",
         )
-        self._tool(self.tools / "uname", f"echo Linux {machine}")
+        program(self.tools / "uname", f"echo Linux {machine}")
         if uv is not None:
-            self._tool(self.tools / "uv", f'echo "uv $*" >> {self.log}; exit {uv}')
+            program(self.tools / "uv", f'echo "uv $*" >> {self.log}; exit {uv}')
 
     def install(self, extras: str, lock: str = "", python: str = sys.executable) -> tuple[int, str, list[str]]:
         """Exit status, what was said, and the calls."""
@@ -60,12 +67,6 @@ class Machine:
             check=False,
         )
         return done.returncode, done.stdout + done.stderr, self.log.read_text().splitlines()
-
-    @staticmethod
-    def _tool(path: Path, lines: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"#!/bin/sh\n{lines}\n")
-        path.chmod(0o755)
 
 
 def test_for_the_cpu_nothing_of_cuda_is_downloaded(tmp_path: Path) -> None:
@@ -91,7 +92,6 @@ def test_uv_comes_first_and_pip_where_it_fails(tmp_path: Path) -> None:
     machine = Machine(tmp_path, uv=0)
     asked = f"uv pip install --python {machine.venv}/bin/python --torch-backend cpu --editable .[jax,torch]"
     assert machine.install("jax,torch")[2] == [asked]
-    (tmp_path / "other").mkdir()
     failing = Machine(tmp_path / "other", uv=2)
     status, said, calls = failing.install("cuda13,torch")
     assert status == 0 and "uv could not" in said
@@ -141,7 +141,7 @@ def test_a_lock_that_nobody_has_made_is_a_mistake(tmp_path: Path) -> None:
 
 def test_what_could_not_be_installed_leaves_no_lock(tmp_path: Path) -> None:
     machine = Machine(tmp_path, python="312", uv=2)
-    Machine._tool(machine.venv / "bin" / "python", 'case "$*" in *version_info*) echo 312 ;; *) exit 1 ;; esac')
+    program(machine.venv / "bin" / "python", 'case "$*" in *version_info*) echo 312 ;; *) exit 1 ;; esac')
     assert machine.install("cuda13,torch")[0] != 0 and not (machine.venv / "lock.txt").exists()
 
 
@@ -157,7 +157,6 @@ def test_cuda_is_refused_on_python_3_11(extras: str, refused: bool, tmp_path: Pa
 def test_on_aarch64_cuda_12_is_of_pytorchs_own_index(tmp_path: Path) -> None:
     _, _, calls = Machine(tmp_path, python="312", machine="aarch64").install("cuda12,torch-cuda12")
     assert calls[0] == f"{PIP} --index-url {CPU_INDEX.replace('cpu', 'cu126')} --no-deps torch torchvision"
-    (tmp_path / "other").mkdir()
     status, said, calls = Machine(tmp_path / "other", machine="aarch64", reaches=False).install("cuda12,torch-cuda12")
     assert (status, calls) == (1, []) and "cannot be reached" in said
 
@@ -187,35 +186,33 @@ def test_an_environment_is_asked_for_as_it_was_made(tmp_path: Path) -> None:
 
 def test_the_cuda_of_the_driver_is_chosen(tmp_path: Path) -> None:
     for driver, extras in {"12.4": "cuda12,torch-cuda12", "13.1": "cuda13,torch"}.items():
-        Machine._tool(tmp_path / "nvidia-smi", f'echo "| NVIDIA-SMI 550.1   CUDA Version: {driver}  |"')
+        program(tmp_path / "nvidia-smi", f'echo "| NVIDIA-SMI 550.1   CUDA Version: {driver}  |"')
         lines = make("env", f"VENV={tmp_path}/venv", PATH=f"{tmp_path}:{os.environ['PATH']}")
         assert lines[0].split()[3] == extras
 
 
 def test_an_old_python_is_named_with_the_way_out(tmp_path: Path) -> None:
     old = tmp_path / "python3.9"
-    Machine._tool(old, '[ "$1" = --version ] && echo Python 3.9.2; exit 1')
+    program(old, '[ "$1" = --version ] && echo Python 3.9.2; exit 1')
     status, said, calls = Machine(tmp_path).install("jax,torch", python=str(old))
     assert (status, calls) == (1, [])
     assert "Python 3.11 or later is needed" in said and "Python 3.9.2" in said and "PYTHON=" in said
 
 
 def test_the_demo_installs_no_tools_of_tests() -> None:
-    def first_line(target: str, *words: str) -> str:
-        command = ["make", "--dry-run", "--always-make", target, "EXTRAS=jax,torch", *words]
-        lines = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.splitlines()
-        return next(line for line in lines if "install.sh" in line)
+    def asked_for(target: str, extras: str = "jax,torch") -> str:
+        lines = make("--always-make", target, f"EXTRAS={extras}")
+        return next(line for line in lines if "install.sh" in line).split()[-1]
 
-    assert first_line("demo").split()[-1] == "jax,torch"
-    assert first_line("test").split()[-1] == "jax,torch,dev"
-    assert first_line("test", "EXTRAS=cuda13,torch,dev").split()[-1] == "cuda13,torch,dev"
+    assert asked_for("demo") == "jax,torch"
+    assert asked_for("test") == "jax,torch,dev"
+    assert asked_for("test", "cuda13,torch,dev") == "cuda13,torch,dev"
 
 
 @pytest.mark.parametrize(("fails", "called"), [("none", ["lint", "test", "gpu-compile"]), ("lint", ["lint"])])
 def test_what_must_pass_is_linted_first(tmp_path: Path, fails: str, called: list[str]) -> None:
     for name, line in {"dpkg": "exit 0", "make": f'echo "$1"; [ "$1" != {fails} ]'}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
-        (tmp_path / name).chmod(0o755)
+        program(tmp_path / name, line)
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run([REPOSITORY / ".ci/run"], env=environment, capture_output=True, text=True)
     assert (done.stdout.split(), done.returncode == 0) == (called, fails == "none")
@@ -230,7 +227,7 @@ def find_python(folder: Path, on_path: dict[str, bool], of_pyenv: dict[str, bool
         **{folder / "bin" / f"python{version}": starts for version, starts in on_path.items()},
         **{folder / "pyenv/versions" / version / "bin/python": starts for version, starts in of_pyenv.items()},
     }.items():
-        Machine._tool(path, f"exit {0 if starts else 127}")
+        program(path, f"exit {0 if starts else 127}")
     done = subprocess.run(
         ["/bin/bash", REPOSITORY / "tests/gpu_compile/find_python.sh"],
         env={"PATH": f"{folder}/bin", "PYENV_ROOT": f"{folder}/pyenv", "HOME": str(folder)},
@@ -242,36 +239,28 @@ def find_python(folder: Path, on_path: dict[str, bool], of_pyenv: dict[str, bool
 
 
 @pytest.mark.parametrize(
-    ("on_path", "of_pyenv", "found"),
+    ("on_path", "of_pyenv", "found", "words"),
     [
-        ({"3.12": True, "3.13": True}, {}, "bin/python3.13"),
+        ({"3.12": True, "3.13": True}, {}, "bin/python3.13", ()),
         # Of pyenv's commands on PATH, only those of its current version start.
-        ({"3.13": False, "3.12": False}, {"3.12.1": True}, "pyenv/versions/3.12.1/bin/python"),
-        ({"3.14": False, "3.12": True}, {"3.13.0": True}, "pyenv/versions/3.13.0/bin/python"),
-        ({"3.13": True}, {"3.13.0": True}, "bin/python3.13"),
+        ({"3.13": False, "3.12": False}, {"3.12.1": True}, "pyenv/versions/3.12.1/bin/python", ()),
+        ({"3.14": False, "3.12": True}, {"3.13.0": True}, "pyenv/versions/3.13.0/bin/python", ()),
+        ({"3.13": True}, {"3.13.0": True}, "bin/python3.13", ()),
+        ({"3.11": True, "3.12": False}, {"3.10.13": True}, "bin/python3.11", ("JAX ends with 0.10.2", "GPU_PYTHON=")),
+        ({"3.12": False}, {}, "", ("GPU_PYTHON=",)),
     ],
 )
 def test_the_newest_python_that_starts_is_found(
-    on_path: dict[str, bool], of_pyenv: dict[str, bool], found: str, tmp_path: Path
+    on_path: dict[str, bool], of_pyenv: dict[str, bool], found: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    assert find_python(tmp_path, on_path, of_pyenv) == (0, found, "")
-
-
-def test_what_python_3_11_gets_is_said(tmp_path: Path) -> None:
-    status, found, said = find_python(tmp_path, {"3.11": True, "3.12": False}, {"3.10.13": True})
-    assert (status, found) == (0, "bin/python3.11")
-    assert "JAX ends with 0.10.2" in said and "GPU_PYTHON=" in said
-
-
-def test_without_a_python_there_is_a_way_out(tmp_path: Path) -> None:
-    status, found, said = find_python(tmp_path, {"3.12": False}, {})
-    assert (status, found) == (1, "") and "GPU_PYTHON=" in said
+    status, printed, said = find_python(tmp_path, on_path, of_pyenv)
+    assert (status, printed) == (0 if found else 1, found)
+    assert all(one in said for one in words) and bool(said) == bool(words)
 
 
 def test_compiling_for_gpus_has_an_environment_of_its_own(tmp_path: Path) -> None:
     """Of one resolve: JAX and its plugin must be of one version."""
-    command = ["make", "--dry-run", "--always-make", "gpu-compile", "GPU_PYTHON=/opt/python3.12"]
-    lines = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = make("--always-make", "gpu-compile", "GPU_PYTHON=/opt/python3.12")
     assert './install.sh "/opt/python3.12" .venv-gpu-compile cuda13,gpu-compile' in lines
     _, said, calls = Machine(tmp_path).install("cuda13,gpu-compile")
     assert calls == [f"{PIP} --editable .[cuda13,gpu-compile]"]

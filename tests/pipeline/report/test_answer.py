@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,21 +9,21 @@ import pytest
 from harness.results.sequential import RatioEstimate
 from harness.results.statistics import Interval
 from pipeline.report.answer import Answer, answer_of, answers_table, groups_of, place_on_axis
-from pipeline.report.compare import Row, sections
-from pipeline.report.page import axis_of, page_html
+from pipeline.report.compare import sections
+from pipeline.report.page import axis_of
 from pipeline.report.table import Line, Table, group, latex, markdown, numbers, terminal_table, texts
-from pipeline.report.terminal import print_answers
 from tests.made.report_records import A100, CELL, CPU, H200, pair, passed, plain, section_of, text
+from tests.pipeline.report.shown import answers_of, page_of
 
 ESTIMATE = RatioEstimate(1.5, Interval(1.4, 1.6), 4, "JAX faster", p=0.01, at_most=12)
 
 
-def judged(**changes: Any) -> Answer:
-    """Of a ratio with these changes."""
+def judged(flags: dict[str, str] | None = None, **changes: Any) -> Answer:
+    """Of a ratio with these flags and changes."""
     section = section_of(pair())
     (row,) = section.rows
-    assert row.comparison is not None
-    return answer_of(section, replace(row, comparison=replace(row.comparison, estimate=ESTIMATE._replace(**changes))))
+    comparison = replace(row.comparison, estimate=ESTIMATE._replace(**changes), flags=flags or {})
+    return answer_of(section, replace(row, comparison=comparison))
 
 
 @pytest.mark.parametrize(
@@ -93,22 +92,17 @@ def test_without_a_ratio_the_reason_stands_in_its_place() -> None:
     assert found.sides == ["3,000 (step.jit)", "none"] and axis_of(found, 2.0) is None
 
 
-def flagged(verdict: str, **flags: str) -> str:
-    """The doubt of an answer whose ratio has these flags."""
-    section = section_of(pair())
-    (row,) = section.rows
-    assert row.comparison is not None
-    estimate = ESTIMATE._replace(verdict=verdict)
-    changed: Row = replace(row, comparison=replace(row.comparison, estimate=estimate, flags=flags))
-    return answer_of(section, changed).doubt
-
-
 def test_a_flag_is_named_where_it_changes_the_answer() -> None:
     """An interval has what processes differ by, so that is no doubt of a verdict; another process on the GPU is."""
-    both = {"processes_differ": "replicates differ by 9%", "overruled": "the replicates chose taps.jit"}
-    assert flagged("undecided", processes_differ="replicates differ by 9%") == "replicates differ by 9%"
-    assert flagged("JAX faster", processes_differ="replicates differ by 9%") == ""
-    assert flagged("JAX faster", **both) == flagged("undecided", **both) == "the replicates chose taps.jit"
+    differ = {"processes_differ": "replicates differ by 9%"}
+    both = differ | {"overruled": "the replicates chose taps.jit"}
+    for flags, verdict, doubt in (
+        (differ, "undecided", "replicates differ by 9%"),
+        (differ, "JAX faster", ""),
+        (both, "undecided", "the replicates chose taps.jit"),
+        (both, "JAX faster", "the replicates chose taps.jit"),
+    ):
+        assert judged(flags, verdict=verdict).doubt == doubt
 
 
 # Many of them.
@@ -168,12 +162,10 @@ def test_places_on_the_axis_by_hand() -> None:
 
 
 def test_the_terminal_says_it_in_80_columns() -> None:
-    console = plain()
     (section,) = sections(
         [*pair(environment=CPU, data="sample"), *pair(environment=CPU, data="sample", jax=1000, batch_size=200)], passed
     )
-    print_answers([section], console, {}, {})
-    shown = text(console)
+    shown = answers_of([section], 80, calibrated={})
     assert max(map(len, shown.splitlines())) <= 80
     lines = shown.splitlines()
     assert lines[1] == "On CPU: Xeon: JAX is faster at 1 of 2; PyTorch is faster at 1"
@@ -185,9 +177,7 @@ def test_the_terminal_says_it_in_80_columns() -> None:
 
 
 def test_the_page_begins_with_the_answer() -> None:
-    found = [*pair(), *pair(quick=True, replicates=1, environment=A100)]
-    compared = sections(found, passed)
-    page = page_html(compared, {}, found, (), Path("results"))
+    page = page_of([*pair(), *pair(quick=True, replicates=1, environment=A100)])
     assert "<h1>On NVIDIA H200: Train a small CNN: JAX 1.50 × faster (1.50 to 1.50)</h1>" in page
     assert page.index("JAX, 1.50 × (1.50 to 1.50)") < page.index("How sure is this?") < page.index("A quick run")
     assert page.count("A quick run, one short process of each side") == 1

@@ -139,10 +139,17 @@ def colour(browser: "WebDriver", selector: str, name: str) -> str:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_every_chart_is_drawn_and_only_tables_scroll_sideways(
+def test_the_first_screen_answers_every_chart_is_drawn_and_only_tables_scroll_sideways(
     browser: "WebDriver", page: Path, size: tuple[int, int], theme: str
 ) -> None:
     show(browser, page, size, theme)
+    seen = browser.execute_script(
+        "return [...document.querySelectorAll('h1, .answer')]"
+        ".filter((one) => one.getBoundingClientRect().bottom < innerHeight).map((one) => one.innerText)"
+    )
+    assert seen[0].startswith("On NVIDIA A100")
+    first = next(one for one in seen[1:] if one.startswith("Train a small CNN"))
+    assert "JAX, 1.50 × (1.50 to 1.50)" in first and "JAX 3,000 images/s, PyTorch 2,000 images/s" in first
     unfold(browser)
     scroll_through(browser)
     assert browser.execute_script(DRAWN) == browser.execute_script(ALL_CHARTS) > 10
@@ -157,18 +164,6 @@ def test_every_chart_is_drawn_and_only_tables_scroll_sideways(
     assert colour(browser, '[data-chart="throughput_over_batch_size"] .mark-symbol path', "fill") == JAX[theme]
     severe = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[attr-defined]
     assert severe == []
-
-
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_the_first_screen_answers(browser: "WebDriver", page: Path, size: tuple[int, int]) -> None:
-    show(browser, page, size, "light")
-    seen = browser.execute_script(
-        "return [...document.querySelectorAll('h1, .answer')]"
-        ".filter((one) => one.getBoundingClientRect().bottom < innerHeight).map((one) => one.innerText)"
-    )
-    assert seen[0].startswith("On NVIDIA A100")
-    first = next(one for one in seen[1:] if one.startswith("Train a small CNN"))
-    assert "JAX, 1.50 × (1.50 to 1.50)" in first and "JAX 3,000 images/s, PyTorch 2,000 images/s" in first
 
 
 def test_a_link_opens_its_section_and_filters_hide(browser: "WebDriver", page: Path) -> None:
@@ -195,21 +190,7 @@ def test_a_link_opens_its_section_and_filters_hide(browser: "WebDriver", page: P
     assert len(browser.execute_script(VISIBLE)) == 1
 
 
-def test_the_toggle_changes_the_theme_and_the_charts_follow(browser: "WebDriver", page: Path) -> None:
-    show(browser, page, DESK, "light")
-    unfold(browser)
-    symbol = '[data-chart="throughput_over_batch_size"] .mark-symbol path'
-    browser.execute_script("document.querySelector('[data-chart=throughput_over_batch_size]').scrollIntoView()")
-    wait_for(browser, f"document.querySelector('{symbol}') !== null")
-    toggle = browser.find_element("id", "theme")
-    for theme in ("dark", "light"):
-        browser.execute_script("arguments[0].click()", toggle)
-        assert colour(browser, "body", "background-color") == PAPER[theme]
-        assert colour(browser, symbol, "fill") == JAX[theme]
-        assert toggle.get_attribute("aria-pressed") == str(theme == "dark").lower()
-
-
-def test_a_point_tells_its_numbers(browser: "WebDriver", page: Path) -> None:
+def test_a_point_tells_its_numbers_and_charts_follow_the_toggle_of_the_theme(browser: "WebDriver", page: Path) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
 
     show(browser, page, DESK, "light")
@@ -222,6 +203,12 @@ def test_a_point_tells_its_numbers(browser: "WebDriver", page: Path) -> None:
     wait_for(browser, "document.querySelector('#vg-tooltip-element.visible') !== null")
     told = browser.find_element("id", "vg-tooltip-element").text
     assert "execution mode" in told and "samples / s" in told and "flags" in told
+    toggle = browser.find_element("id", "theme")
+    for theme in ("dark", "light"):
+        browser.execute_script("arguments[0].click()", toggle)
+        assert colour(browser, "body", "background-color") == PAPER[theme]
+        assert colour(browser, '[data-chart="throughput_over_batch_size"] .mark-symbol path', "fill") == JAX[theme]
+        assert toggle.get_attribute("aria-pressed") == str(theme == "dark").lower()
 
 
 def test_without_scripts_the_tables_still_say_it(browser: "WebDriver", page: Path) -> None:

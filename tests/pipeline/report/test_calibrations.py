@@ -26,9 +26,9 @@ from pipeline.report.calibrations import (
     trust_sentences,
     update_docs,
 )
-from pipeline.report.command import ReportOptions, report_command
 from tests.made.calibration_records import HERE, calibration, process, processes
-from tests.made.report_records import CPU, passed, plain, record, save, text
+from tests.made.report_records import CPU, record, save
+from tests.pipeline.report.shown import reported
 
 ELSEWHERE = "NVIDIA H200"
 LATER = {"day": "2026-11-22"}
@@ -132,8 +132,8 @@ def test_each_device_has_its_own_and_no_other() -> None:
     found = calibrated_devices([calibration(4), blind_to_2_percent()], [HERE, ELSEWHERE])
     assert found[ELSEWHERE] == []
     newest, older = found[HERE]
-    assert newest.trust == Trust(at_most=4, false_in_aa=0.0, found=newest.trust.found if newest.trust else {})
-    assert newest.trust is not None and newest.trust.found["slower_2_percent"] == 0.0
+    assert newest.trust == Trust(at_most=4, false_in_aa=0.0, found=newest.trust.found)
+    assert newest.trust.found["slower_2_percent"] == 0.0
     assert older.trust == Trust(at_most=4, false_in_aa=0.0, found=FOUND)
     assert (newest.rounds, newest.flags) == (5, "throttled in 5 of 30 processes")
     assert newest.spread == pytest.approx(0, abs=1e-7)
@@ -164,23 +164,19 @@ def test_the_whole_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(command, "PUBLISHED_CALIBRATIONS", published.calibration)
     results = Results(root=tmp_path / "results")
     here = CPU | {"cpu": {"model": "A CPU"}}
-    for environment in (here, CPU):
-        for framework, mode in (("jax", "step.jit"), ("torch", "step.eager")):
-            save(record(framework, mode, environment=environment), results)  # type: ignore[arg-type]
+    sides = (("jax", "step.jit"), ("torch", "step.eager"))
+    found = [record(*side, environment=environment) for environment in (here, CPU) for side in sides]
     for one in blind_records(4):
         save(one, published)
     for one in processes(4, data="real"):
         save(one, results)
     broken = results.calibration / "broken.json"
     broken.write_text("{")
-    console = plain(300)
-    assert report_command(results, ReportOptions(figures=False), console, passed) == 0
-    output = text(console)
+    output, page = reported(results, *found)
     assert f"Warning: {broken}: not a record" in output
     assert output.count("a true difference of 2 % was found in 0.0 % (PyTorch)") == 1
     assert output.count("Not calibrated on this device") == 1
     assert "batch 256" not in output  # no comparison takes what was planted
-    page = (results.report / "report.html").read_text()
     assert page.count("not calibrated on this device") == 3  # JAX on the one, both on the other
     # Pairs at most, and Trust.
     assert '<td class="n">4</td><td class="n">0.0 %</td><td class="n">0.0 %</td><td class="n">100.0 %</td>' in page

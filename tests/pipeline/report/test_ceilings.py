@@ -18,7 +18,6 @@ from pipeline.report.ceilings import (
     ceilings_table,
     read_all_ceilings,
 )
-from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import Section, sections
 from pipeline.report.figures import section_charts
 from pipeline.report.page import page_html
@@ -26,7 +25,8 @@ from pipeline.report.why import terms_of, why_of
 from pipeline.report.why_words import why_sentence
 from tests.made.explained_records import GEMM, explained, explanation, launch_bound_pair
 from tests.made.records import blocks
-from tests.made.report_records import H200, passed, plain, save, text
+from tests.made.report_records import H200, passed
+from tests.pipeline.report.shown import reported
 
 
 def made(framework: Framework, teraflops: float, terabytes: float) -> CeilingsRecord:
@@ -57,7 +57,6 @@ def test_share_of_attainable_by_hand() -> None:
     """6e9 operations at 50e12 per second take 0.12 ms: of JAX's step of 2 ms 6 %, of its 1.2 ms of products 10 %."""
     (row,) = compared(launch_bound_pair()).rows
     jax, torch = (terms_of(mode) for mode in row.modes)
-    assert jax is not None and torch is not None
     assert jax.share_of_attainable == pytest.approx(0.06)
     assert jax.products_share_of_attainable == pytest.approx(0.1)
     assert torch.share_of_attainable == pytest.approx(0.03)
@@ -65,7 +64,7 @@ def test_share_of_attainable_by_hand() -> None:
 
 def test_sentence_of_a_side_that_is_mostly_products_has_its_share() -> None:
     why = why_of(compared(launch_bound_pair()).rows[0])
-    assert why is not None and why_sentence(why).endswith(
+    assert why_sentence(why).endswith(
         "JAX: matrix products, which reach 10% of what was attainable on this GPU, and waits for 10% of its time."
     )
 
@@ -74,9 +73,8 @@ def test_without_a_ceiling_nothing_is_said_of_one() -> None:
     section = compared(launch_bound_pair(), {"NVIDIA A100": CEILINGS["NVIDIA H200"]})
     (row,) = section.rows
     terms = terms_of(row.modes[0])
-    assert terms is not None and terms.share_of_attainable is None and terms.products_share_of_attainable is None
-    why = why_of(row)
-    assert why is not None and "attainable" not in why_sentence(why)
+    assert terms.share_of_attainable is None and terms.products_share_of_attainable is None
+    assert "attainable" not in why_sentence(why_of(row))
     assert "roofline" not in {chart.name for chart in section_charts(section)}
     assert "of attainable" in page_html([section], {}, [], (), Path("results"))
 
@@ -94,7 +92,7 @@ def test_nothing_counted_has_no_share() -> None:
     without = explanation({GEMM: (1, 1.0)}, step_ms=1.1, work=None)
     records = [*explained("jax", "step.jit", without), *explained("torch", "step.eager", without)]
     terms = terms_of(compared(records).rows[0].modes[0])
-    assert terms is not None and terms.share_of_attainable is None
+    assert terms.share_of_attainable is None
 
 
 def test_roofline_by_hand() -> None:
@@ -121,15 +119,11 @@ def test_lines_of_the_ceilings_and_their_sources() -> None:
 
 def test_ceilings_in_csv_page_and_terminal(tmp_path: Path) -> None:
     results = Results(root=tmp_path)
-    for record in launch_bound_pair():
-        save(record, results)
     for one in (made("jax", 50.0, 4.2), made("torch", 40.0, 4.3)):
         write_ceilings(one, results.new_ceilings(one.framework))
     (results.ceilings / "odd.json").write_text("{}")
-    console = plain(width=300)
-    assert report_command(results, ReportOptions(figures=False), console, passed) == 0
-    assert "odd.json: no record of ceilings" in text(console)
-    page = (results.report / "report.html").read_text()
+    shown, page = reported(results, *launch_bound_pair())
+    assert "odd.json: no record of ceilings" in shown
     assert "67 TFLOP/s (75%)" in page and '<td class="n">6.0%</td>' in page
     lines = list(csv.DictReader(io.StringIO((results.report / "why.csv").read_text())))
     assert [float(line["share_of_attainable"]) for line in lines] == pytest.approx([0.06, 0.03])

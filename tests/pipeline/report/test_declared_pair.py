@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +10,12 @@ from harness.plan import Cell, Framework, Registration
 from harness.results.record import Record
 from harness.work.registration import checksum, registration
 from pipeline.report.answer import answer_of
-from pipeline.report.compare import Row, Section, one_device, sections
+from pipeline.report.compare import Row, Section, sections
 from pipeline.report.csv_files import csv_text
-from pipeline.report.page import page_html
 from pipeline.report.readme import published_part
-from pipeline.report.terminal import print_answers
 from pipeline.report.wording import chance_sentence, registered_text, rules_sentence
-from tests.made.report_records import A100, CELL, csv_lines, passed, plain, record, section_of, text, with_result
+from tests.made.report_records import A100, CELL, csv_lines, passed, record, section_of, with_result
+from tests.pipeline.report.shown import answers_of, page_of
 
 QUIET = (-0.001, 0.0, 0.001, 0.0)
 """JAX is first in the first and third: the error is sqrt(2 * 0.001**2 / 2 / 4), 0.0005."""
@@ -57,9 +55,8 @@ def only(records: list[Record]) -> tuple[Section, Row]:
 
 def test_declared_pair_stands_beside_the_best_of_the_modes() -> None:
     section, row = only(four_modes())
-    assert row.ratio is not None and row.ratio.value == pytest.approx(1.5)
-    assert row.declared_ratio is not None and row.declared_ratio.value == pytest.approx(2.8)
-    assert row.declared is not None
+    assert row.ratio.value == pytest.approx(1.5)
+    assert row.declared_ratio.value == pytest.approx(2.8)
     assert (row.declared.jax.execution_mode, row.declared.torch.execution_mode) == ("step.jit", "step.compiled")
     assert not row.best_is_declared
     # 7.649 times 0.0005 is 0.0038: 2.8 * exp(+-0.0038)
@@ -99,10 +96,7 @@ def test_declared_pair_in_csv_terminal_and_page() -> None:
     assert float(lines["taps.jit"]["ratio_jax_over_torch"]) == pytest.approx(1.5)
     assert lines["taps.jit"]["declared_ratio_jax_over_torch"] == lines["step.jit"]["ratio_jax_over_torch"] == ""
     assert lines["step.compiled"]["declared_verdict"] == "JAX faster"
-    console = plain()
-    print_answers([section], console, {})
-    page = page_html([section], {}, four_modes(), (), Path("results"))
-    for shown in (" ".join(text(console).split()), page):
+    for shown in (answers_of([section]), page_of(four_modes())):
         assert f"Declared pair: {DECLARED}" in shown
 
 
@@ -128,7 +122,7 @@ def test_a_name_that_the_bound_drops_is_marked_and_stays() -> None:
     """Of 4 ratios, p is 0.0458, 0.48, 0.75 and 0.0006: named are the first and the last; q of the first is 2 * p."""
     (section,) = sections(many_rows(0.04, 0.011, 0.008, 0.35), passed)
     first, *_, last = section.rows
-    assert first.ratio is not None and first.ratio.verdict == "JAX faster"
+    assert first.ratio.verdict == "JAX faster"
     assert first.q == pytest.approx(2 * t_of(0.04)) and last.q == pytest.approx(4 * t_of(0.35))
     assert [row.may_be_chance for row in section.rows] == [True, False, False, False]
     assert chance_sentence([section]) == (
@@ -136,9 +130,7 @@ def test_a_name_that_the_bound_drops_is_marked_and_stays() -> None:
         "Chance alone would give 0.2."
     )
     assert "0.0916" in csv_text([section])
-    console = plain()
-    print_answers([section], console, {})
-    assert "But: may be luck (q 0.09)" in " ".join(text(console).split())
+    assert "But: may be luck (q 0.09)" in answers_of([section])
 
 
 def test_same_is_no_name_that_chance_could_have_given() -> None:
@@ -185,22 +177,17 @@ def test_exploratory_and_why() -> None:
     assert why(old) == "4 of 16 records do not say what was fixed before them"
 
 
-def test_records_are_judged_by_the_rules_that_they_were_registered_under(tmp_path: Path) -> None:
+def test_records_are_judged_by_the_rules_that_they_were_registered_under() -> None:
     """By Student's t: s of d is 0.001 * sqrt(2 / 3), and t[3] = 3.182 times s / 2 is 0.0013."""
     older = REGISTERED.model_copy(update={"rules_version": 1, "checksum": checksum(1, "train", REGISTERED.exclusions)})
     records = four_modes(registration=older)
     compared = sections(records, passed)
     assert compared[0].why_exploratory is None  # its own rules are as they were
     comparison = compared[0].rows[0].comparison
-    assert comparison and comparison.estimate and comparison.estimate.interval and comparison.newest
-    assert (comparison.rules_version, comparison.estimate.verdict, comparison.newest.verdict) == (
-        1,
-        *["JAX faster"] * 2,
-    )
-    assert math.log(comparison.estimate.interval.high / 1.5) == pytest.approx(3.182 * 0.001 / math.sqrt(6), rel=1e-5)
-    assert comparison.newest.interval and math.log(comparison.newest.interval.high / 1.5) == pytest.approx(
-        7.649 * 0.0005, rel=1e-5
-    )
+    by_then, by_now = comparison.estimate, comparison.newest
+    assert (comparison.rules_version, by_then.verdict, by_now.verdict) == (1, "JAX faster", "JAX faster")
+    assert math.log(by_then.interval.high / 1.5) == pytest.approx(3.182 * 0.001 / math.sqrt(6), rel=1e-5)
+    assert math.log(by_now.interval.high / 1.5) == pytest.approx(7.649 * 0.0005, rel=1e-5)
     line = next(one for one in csv_lines(compared) if one["execution_mode"] == "taps.jit")
     assert (line["rules"], line["pairs_at_most"], line["newest_verdict"]) == ("1", "", "JAX faster")
     assert float(line["ratio_high"]) < float(line["newest_ratio_high"])
@@ -212,20 +199,14 @@ def test_records_are_judged_by_the_rules_that_they_were_registered_under(tmp_pat
     )
     assert rules_sentence(compared) == sentence
     assert rules_sentence(sections(four_modes(), passed)) == ""
-    console = plain(1000)
-    print_answers(compared, console, one_device(compared))
-    page = page_html(compared, {}, records, [], tmp_path).replace("&#39;", "'")
-    for written in (" ".join(text(console).split()), page, published_part(compared, records)):
+    shown, page = answers_of(compared), page_of(records).replace("&#39;", "'")
+    for written in (shown, page, published_part(compared, records)):
         assert written.count(sentence) == 1
     newer = "By rules 3, newer than its records: 1.50 [1.49, 1.51] JAX faster: after 4 of at most 12 pairs"
-    assert newer in page
-    assert newer in " ".join(text(console).split())
-    mixed = sections(
-        [*four_modes()[:9], *four_modes(registration=older)[9:]], passed
-    )  # what does not agree: by the newest
-    assert (
-        rules_sentence(mixed) == "" and mixed[0].rows[0].comparison and mixed[0].rows[0].comparison.rules_version == 3
-    )
+    assert newer in page and newer in shown
+    # What does not agree is judged by the newest.
+    mixed = sections([*four_modes()[:9], *four_modes(registration=older)[9:]], passed)
+    assert rules_sentence(mixed) == "" and mixed[0].rows[0].comparison.rules_version == 3
 
 
 def test_a_use_case_without_a_declared_pair_has_a_report() -> None:

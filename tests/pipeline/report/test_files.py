@@ -23,16 +23,17 @@ from pipeline.report.csv_files import csv_text
 from pipeline.report.environments import environment_groups
 from pipeline.report.figures import section_charts
 from pipeline.report.files import latex_tables, section_names
-from pipeline.report.page import page_html
 from pipeline.report.table import LONGEST_TABULAR, latex_escaped
 from tests.made.explained_records import launch_bound_pair
 from tests.made.patience import patience
-from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text
+from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, record, save, text, with_result
 from tests.made.vision_records import TRAINING, vision_records
+from tests.pipeline.report.shown import page_of, reported
 from tests.pipeline.report.test_ceilings import CEILINGS
 from tests.pipeline.report.test_option_axis import sweep, with_memory
 
 NASTY = r"a<b>&\_{}%$#^~|--\"é中</script><!--"
+STRANGE = CELL.model_copy(update={"benchmark": NASTY, "use_case": 9, "use_case_name": NASTY})
 
 
 def full(framework: Any, mode: str, speed: float, replicate: int = 0, **changes: Any) -> Record:
@@ -42,7 +43,6 @@ def full(framework: Any, mode: str, speed: float, replicate: int = 0, **changes:
         for e in (1, 2, 3)
     ]
     made = record(framework, mode, speed, replicate=replicate, epochs=epochs, **changes)
-    assert made.result is not None
     memory = Memory(
         allocator_peak_bytes=2**30,
         step_peak_bytes=2**29,
@@ -51,7 +51,7 @@ def full(framework: Any, mode: str, speed: float, replicate: int = 0, **changes:
         host_peak_bytes=1,
     )
     energy = Energy(gross_joules=500, window_s=5.0, samples=100_000, idle_watts=20)
-    return made.model_copy(update={"result": made.result.model_copy(update={"memory": memory, "energy": energy})})
+    return with_result(made, memory=memory, energy=energy)
 
 
 def records(replicates: int = 4, **changes: Any) -> list[Record]:
@@ -96,14 +96,13 @@ def test_every_table_compiles(tmp_path: Path) -> None:
         if os.environ.get("REQUIRE_LATEX") == "1":
             pytest.fail("REQUIRE_LATEX=1, and there is no pdflatex")
         pytest.skip("there is no pdflatex (Debian: texlive-latex-base and texlive-latex-recommended)")
-    strange = CELL.model_copy(update={"benchmark": NASTY, "use_case": 9, "use_case_name": NASTY})
     timed = {"phases": {NASTY: [0.001, 0.002], "zero_gradients": [0.001]}}
-    long = [r for size in range(1, LONGEST_TABULAR + 20) for r in (record("jax", "step.jit", batch_size=size),)]
+    long = [record("jax", "step.jit", batch_size=size) for size in range(1, LONGEST_TABULAR + 20)]
     compared = sections(
         [
             *records(),
             *records(environment=A100, details=timed),
-            *records(cell=strange),
+            *records(cell=STRANGE),
             *records(quick=True),
             *long,
             *vision_records(TRAINING, replicates=1),
@@ -170,7 +169,7 @@ def test_the_learning_curve_is_that_of_the_tasks_metric(monkeypatch: pytest.Monk
     text_task = IMAGE_CLASSIFICATION.model_copy(update={"metric": PERPLEXITY})
     for module in ("figures", "answer", "tables"):
         monkeypatch.setattr(f"pipeline.report.{module}.task_of", lambda benchmark: text_task)
-    html = html_of(records())
+    html = page_of(records())
     assert "Test perplexity over training time" in html and "learning_perplexity" in html
     assert "test perplexity</th>" in html and "time to perplexity, s</th>" in html
     assert "accuracy" not in Page(html).text
@@ -192,9 +191,10 @@ def test_file_names_of_sections_are_unique() -> None:
             record("jax", "step.jit"),
             record("jax", "step.jit", quick=True),
             record("jax", "step.jit", data="sample"),
-            record("jax", "step.jit", cell=CELL.model_copy(update={"benchmark": "m n"})),
-            record("jax", "step.jit", cell=CELL.model_copy(update={"benchmark": "m-n"})),
-            record("jax", "step.jit", cell=CELL.model_copy(update={"benchmark": "../m-n"})),
+            *(
+                record("jax", "step.jit", cell=CELL.model_copy(update={"benchmark": name}))
+                for name in ("m n", "m-n", "../m-n")
+            ),
         ],
         passed,
     )
@@ -248,13 +248,8 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def html_of(found: list[Record], refused: tuple[str, ...] = ()) -> str:
-    compared = sections(found, passed)
-    return page_html(compared, one_device(compared), found, refused, Path("results"))
-
-
 def test_the_page_needs_nothing_but_itself() -> None:
-    page = Page(html_of(records()))
+    page = Page(page_of(records()))
     for tag, name, value in page.attributes:
         assert name not in ("src", "srcset", "action", "background"), (tag, name, value)
         assert tag != "link"
@@ -264,24 +259,22 @@ def test_the_page_needs_nothing_but_itself() -> None:
 
 
 def test_nothing_in_a_record_can_break_the_page() -> None:
-    strange = CELL.model_copy(update={"benchmark": NASTY, "use_case": 9, "use_case_name": NASTY})
     environment = H200 | {"gpu": {"name": NASTY, "uuid": NASTY}, "packages": {NASTY: NASTY}, "node": NASTY}
     failed = record(
-        "jax", "scan.jit", cell=strange, environment=environment, outcome="failed", reason=NASTY, result=None
+        "jax", "scan.jit", cell=STRANGE, environment=environment, outcome="failed", reason=NASTY, result=None
     )
-    html = html_of([*records(cell=strange, environment=environment), failed], (NASTY,))
+    html = page_of([*records(cell=STRANGE, environment=environment), failed], [NASTY])
     page = Page(html)
     assert page.text.count(NASTY) >= 5
     assert len(re.findall("<script", html)) - len(re.findall(r"<script", html.split("<script>")[1])) == 3
     data = re.search(r'<script type="application/json" id="charts">(.*?)</script>', html, re.DOTALL)
-    assert data is not None
     charts = json.loads(data[1])
     assert {point["place"] for point in charts["data"]["s0"]["ratio"]} == {"cnn-b100-fp32", "cnn-b200-fp32"}
 
 
 def test_a_page_of_nothing_but_failures() -> None:
     failed = record("jax", "step.jit", outcome="out_of_memory", reason="tried to allocate 9 GiB", result=None)
-    page = Page(html_of([failed], ("x.json: schema version 99; this code reads 1.",)))
+    page = Page(page_of([failed], ["x.json: schema version 99; this code reads 1."]))
     assert "JAX cnn-b100-fp32-step.jit: out of memory: tried to allocate 9 GiB" in page.text
     assert "x.json: schema version 99" in page.text
 
@@ -324,13 +317,11 @@ def test_the_report_writes_its_folder_anew(tmp_path: Path) -> None:
 
 def test_a_record_of_a_newer_schema_is_refused_by_its_version(tmp_path: Path) -> None:
     results = Results(root=tmp_path)
-    save(record("torch", "step.eager", environment=CPU), results)
     newer = save(record("jax", "step.jit", environment=CPU), results)
     newer.write_text(newer.read_text().replace('"schema_version":2', '"schema_version":3,"unheard_of":true'))
-    console = plain()
-    assert report_command(results, ReportOptions(figures=False), console, passed) == 0
-    assert f"{newer}: schema version 3; this code reads 2" in text(console)
-    assert f"{newer}: schema version 3; this code reads 2" in (results.report / "report.html").read_text()
+    shown, page = reported(results, record("torch", "step.eager", environment=CPU))
+    words = f"{newer}: schema version 3; this code reads 2"
+    assert words in shown and words in page
     assert "jax" not in (results.report / "comparison.csv").read_text().splitlines()[1]
 
 
@@ -347,8 +338,5 @@ def test_what_a_terminal_would_obey_is_shown_on_the_page(tmp_path: Path) -> None
     results = Results(root=tmp_path)
     path = save(record("jax", "step.jit", environment=H200 | {"gpu": {"name": "card \x1b[31mred"}}), results)
     (path.parent / os.fsdecode(b"\xff.json")).write_text("{")
-    shown = plain(200)
-    assert report_command(results, ReportOptions(), shown, passed) == 0
-    page = (results.report / "report.html").read_text(encoding="utf-8")
-    for output in (text(shown), page):
+    for output in reported(results):
         assert r"card \u001b[31mred" in output and r"\udcff.json" in output and "\x1b" not in output

@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from harness.paths import Results
 from harness.results.record import Record
-from pipeline.report.command import ReportOptions, print_summary, report_command
 from pipeline.report.left_out import left_out_lines
-from tests.made.report_records import CPU, pair, passed, plain, plan, record, save, text
+from tests.made.report_records import CELL, CPU, pair, plan, record
+from tests.pipeline.report.shown import reported, summary_of
 
 HERE = CPU | {
     "node": "n1",
@@ -82,33 +80,13 @@ def test_nothing_is_said_of_what_failed_of_copies_and_of_other_devices() -> None
     assert left_out_lines([*first, *failed, *other_cpu, *made(HERE, 5)]) == []
 
 
-@pytest.fixture
-def two_machines(tmp_path: Path) -> Results:
-    results = Results(root=tmp_path)
-    for one in (*made(HERE, 5), *made(THERE, 9, 2)):
-        save(one, results)
-    return results
-
-
-def test_the_terminal_and_the_page_say_it_once(two_machines: Results) -> None:
-    console = plain()
-    assert report_command(two_machines, ReportOptions(figures=False), console, passed) == 0
+def test_the_terminal_and_the_page_say_it_once_but_for_other_cells(tmp_path: Path) -> None:
+    two_machines = Results(root=tmp_path)
     begin = "4 records are left out: newer ones of the same measurements stand in their place. Not the same: node ("
-    shown = " ".join(text(console).split())
-    assert shown.count(begin) == shown.count("left out: newer") == 1
-    page = (two_machines.report / "report.html").read_text()
-    assert page.count(begin) == page.count("left out: newer") == 1
-
-    waited_for = plain()
-    print_summary(two_machines, [plan("jax", "step.jit"), plan("torch", "step.compiled")], waited_for, passed)
-    assert " ".join(text(waited_for).split()).count(begin) == 1
-
-
-def test_a_report_of_other_cells_does_not_say_it(two_machines: Results) -> None:
-    other = record(
-        "jax", "step.jit", cell=record("jax", "step.jit").measurement.cell.model_copy(update={"benchmark": "cifar10"})
-    )
-    save(other, two_machines)
-    console = plain()
-    assert report_command(two_machines, ReportOptions(figures=False, benchmarks=("cifar10",)), console, passed) == 0
-    assert "left out" not in text(console)
+    for shown in reported(two_machines, *made(HERE, 5), *made(THERE, 9, 2)):
+        assert shown.count(begin) == shown.count("left out: newer") == 1
+    waited_for = summary_of(two_machines, [plan("jax", "step.jit"), plan("torch", "step.compiled")], width=1000)
+    assert waited_for.count(begin) == 1
+    other = record("jax", "step.jit", cell=CELL.model_copy(update={"benchmark": "cifar10"}))
+    shown, _ = reported(two_machines, other, benchmarks=("cifar10",))
+    assert "left out" not in shown

@@ -3,7 +3,6 @@
 import csv
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +13,10 @@ from pipeline.report.charts import Points
 from pipeline.report.csv_files import phases_csv_text
 from pipeline.report.figures import section_charts
 from pipeline.report.option_axis import OptionAxis, axis_option, compared_speed_ups, option_axis, where_it_wins
-from pipeline.report.page import page_html
 from pipeline.report.phases import all_times, phases_absent, phases_of
 from pipeline.report.tables import phase_statistics_table, phases_table, wins_table
 from tests.made.report_records import record, section_of, with_result
+from tests.pipeline.report.shown import page_of
 
 MANY = Cell(gpu="any", benchmark="synthetic", use_case=6, use_case_name="many_models")
 
@@ -269,7 +268,6 @@ def test_a_phase_has_six_statistics_and_so_has_the_whole_step() -> None:
 
 def test_calls_of_many_steps_have_a_mean_and_a_median_only() -> None:
     one = record("jax", "scan.jit")
-    assert one.result is not None and one.result.latency is not None
     latency = one.result.latency.model_copy(update={"steps_per_call": 10})
     (times,) = all_times(section_of([with_result(one, latency=latency)]))
     assert times.whole_step == pytest.approx({"mean": 0.003195, "p50": 0.005})
@@ -289,7 +287,7 @@ def test_a_phase_that_the_longest_list_lacks_stands_behind_the_one_it_follows() 
 
 def test_the_page_has_both_tables() -> None:
     found = [*sweep(), of("torch", "grouped_conv1d.eager", 8, details=phases(forward=[0.0125], backward=[0.25]))]
-    html = page_html([section_of(found)], {}, found, (), Path("results"))
+    html = page_of(found)
     assert "From which number of models on each execution mode wins" in html
     torch = '<th scope="row" class="label torch">PyTorch'
     assert f'{torch} batched.eager</th><td>from 8</td><td class="n">4.00 [4.00, 4.00] at 64</td>' in html

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 from harness.paths import PUBLISHED, README, Results
@@ -11,18 +12,19 @@ from pipeline.report.command import ReportOptions, on_shelves, report_command
 from pipeline.report.compare import sections
 from pipeline.report.reading import read_records
 from pipeline.report.readme import NOTHING, PART_OF_README, PICTURES, drawn_from, picture_svg, pictures, published_part
-from tests.made.report_records import CELL, H200, passed, plain, save, text
+from tests.made.report_records import CELL, passed, plain, save, text
 from tests.made.report_records import pair as made_pair
 
 VERSIONS = {"jax": "0.10.2", "torch": "2.15.0"}
 
 
-def pair(**changes: object) -> list[Record]:
-    return [
-        one.model_copy(update={"environment": H200 | {"framework": {"platform": "gpu", "version": version}}})
-        for one in made_pair(**changes)  # type: ignore[arg-type]
-        for version in (VERSIONS[one.measurement.framework],)
-    ]
+def with_version(one: Record, **changes: Any) -> Record:
+    framework = one.environment["framework"] | {"version": VERSIONS[one.measurement.framework]}
+    return one.model_copy(update={"environment": one.environment | {"framework": framework}} | changes)
+
+
+def pair(**changes: Any) -> list[Record]:
+    return [with_version(one) for one in made_pair(**changes)]
 
 
 def test_the_part_of_the_readme() -> None:
@@ -106,7 +108,6 @@ def test_the_picture_has_each_ratio_of_the_tables() -> None:
 def test_a_ratio_with_a_doubt_is_in_the_picture_as_it_is_in_the_table() -> None:
     [section] = sections(pair(data="sample"), passed)
     [row] = section.rows
-    assert row.comparison is not None and row.comparison.estimate is not None
     estimate = row.comparison.estimate._replace(verdict="undecided", doubt="precision `default`")
     doubtful = replace(row, comparison=replace(row.comparison, estimate=estimate))
     [point] = pictures([replace(section, rows=(doubtful,))])["overview.svg"]["datasets"]["published"]

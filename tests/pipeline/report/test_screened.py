@@ -1,13 +1,15 @@
 """Modes that were screened: which one is in the ratio, what is shown of the others, and that no number of a screening
 is in a ratio, a median or the CSV."""
 
+from typing import Any
+
 import pytest
 
 from harness.plan import Framework
 from harness.results.record import Record
-from pipeline.report.terminal import print_answers, print_details
 from pipeline.report.wording import best_of, choice_note, modes_compared
-from tests.made.report_records import csv_lines, plain, record, row_of, section_of, text, with_result
+from tests.made.report_records import csv_lines, record, row_of, section_of, with_result
+from tests.pipeline.report.shown import answers_of
 
 
 def screening(framework: Framework, mode: str, throughput: float, outcome: str = "ok") -> Record:
@@ -19,8 +21,8 @@ def screening(framework: Framework, mode: str, throughput: float, outcome: str =
     return one.model_copy(update=changes)
 
 
-def replicated(framework: Framework, mode: str, *throughputs: float) -> list[Record]:
-    return [record(framework, mode, value, replicate=number) for number, value in enumerate(throughputs)]
+def replicated(framework: Framework, mode: str, *throughputs: float, **changes: Any) -> list[Record]:
+    return [record(framework, mode, value, replicate=number, **changes) for number, value in enumerate(throughputs)]
 
 
 RECORDS = [
@@ -35,7 +37,6 @@ RECORDS = [
 
 def test_the_screening_chooses_and_is_in_no_number() -> None:
     row = row_of(RECORDS)
-    assert row.comparison is not None and row.ratio is not None
     assert (row.comparison.jax.execution_mode, row.comparison.torch.execution_mode) == ("step.jit", "step.eager")
     assert row.ratio.value == pytest.approx(2) and row.ratio.replicates == 3
     assert [mode.execution_mode for mode in row.modes] == ["taps.jit", "step.jit", "step.eager"]
@@ -48,29 +49,17 @@ def test_the_screening_chooses_and_is_in_no_number() -> None:
 def test_without_a_screening_the_fastest_of_the_replicates_is_chosen_and_the_note_says_so() -> None:
     records = [one for one in RECORDS if not one.measurement.is_screening]
     row = row_of(records)
-    assert row.comparison is not None
     assert (row.comparison.jax.execution_mode, best_of(row, "jax")) == ("taps.jit", "best of 2")
     assert choice_note([row]).startswith("Best of n: chosen after the fact")
 
 
 def test_one_mode_that_was_not_screened_makes_it_a_choice_by_the_replicates() -> None:
     row = row_of([*RECORDS, *replicated("jax", "added_later", 1990, 1990, 1990)])
-    assert row.comparison is not None
     assert (row.comparison.jax.execution_mode, best_of(row, "jax")) == ("taps.jit", "best of 4")
 
 
-def test_what_replicates_say_clearly_stands() -> None:
-    records = [one for one in RECORDS if one.measurement.variant.execution_mode != "taps.jit"]
-    records += [screening("jax", "taps.jit", 2000), *replicated("jax", "taps.jit", 3000, 3070, 3020)]
-    row = row_of(records)
-    assert row.comparison is not None and row.comparison.jax.execution_mode == "taps.jit"
-
-
 def test_the_terminal_shows_what_was_only_screened() -> None:
-    console = plain(120)
-    print_answers([section_of(RECORDS)], console, {})
-    print_details([section_of(RECORDS)], console, {})
-    shown = text(console)
+    shown = answers_of([section_of(RECORDS)], 120, details=True)
     lines = {line.split()[1]: line.split() for line in shown.splitlines() if line.startswith("   JAX ")}
     assert lines["scan.jit"][2:] == ["(900)"]
     assert lines["step.jit"][2] == "2,010"
@@ -88,35 +77,32 @@ def test_the_csv_has_the_modes_with_replicates() -> None:
 def test_while_nothing_has_a_replicate_the_report_says_what_was_screened() -> None:
     section = section_of([screening("jax", "step.jit", 2100), screening("torch", "step.eager", 900)])
     assert (section.rows, section.awaited) == ((), ("cnn-b100-fp32",))
-    console = plain(120)
-    print_answers([section], console, {})
-    assert "Screened so far, with no replicate yet: cnn-b100-fp32" in text(console)
+    assert "Screened so far, with no replicate yet: cnn-b100-fp32" in answers_of([section])
 
 
 def test_one_program_under_two_names_is_one_mode() -> None:
     """`step.jit_graph` would win by 3 %, which as the same program would be luck. `step.tuned` is another one, and
     `taps.jit` says none."""
     records = [
-        *(with_result(one, details={"program": "p"}) for one in replicated("jax", "step.jit", 1000, 1001, 1002)),
-        *(with_result(one, details={"program": "p"}) for one in replicated("jax", "step.jit_graph", 1030, 1031, 1032)),
-        *(with_result(one, details={"program": "q"}) for one in replicated("jax", "step.tuned", 990, 991, 992)),
+        *replicated("jax", "step.jit", 1000, 1001, 1002, details={"program": "p"}),
+        *replicated("jax", "step.jit_graph", 1030, 1031, 1032, details={"program": "p"}),
+        *replicated("jax", "step.tuned", 990, 991, 992, details={"program": "q"}),
         *replicated("jax", "taps.jit", 980, 981, 982),
         *replicated("torch", "step.eager", 500, 500.5, 501),
     ]
     row = row_of(records)
     assert row.best("jax").name == "step.jit = step.jit_graph"
     assert [mode.name for mode in row.modes] == ["step.jit = step.jit_graph", "step.tuned", "taps.jit", "step.eager"]
-    assert row.ratio is not None and row.ratio.value == pytest.approx(2.0)
-    console = plain(120)
-    print_details([section_of(records)], console, {})
-    assert "step.jit = step.jit_graph" in text(console) and "1,03" not in text(console)
+    assert row.ratio.value == pytest.approx(2.0)
+    shown = answers_of([section_of(records)], 120, details=True)
+    assert "step.jit = step.jit_graph" in shown and "1,03" not in shown
 
 
 def test_what_stands_for_a_screened_double_is_what_has_replicates() -> None:
     records = [
         with_result(screening("jax", "grouped.jit", 950), details={"program": "p"}),
         with_result(screening("jax", "vmap.jit_graph", 900), details={"program": "p"}),
-        *(with_result(one, details={"program": "p"}) for one in replicated("jax", "vmap.jit_graph", 900, 901, 902)),
+        *replicated("jax", "vmap.jit_graph", 900, 901, 902, details={"program": "p"}),
         *replicated("torch", "step.eager", 700, 701, 702),
     ]
     row = row_of(records)
@@ -129,7 +115,7 @@ def test_a_screening_that_the_replicates_overrule_is_flagged() -> None:
     others = [one for one in RECORDS if one.measurement.variant.execution_mode != "taps.jit"]
     taps = [screening("jax", "taps.jit", 2000), *replicated("jax", "taps.jit", 2400, 2460, 2412)]
     row = row_of([*others, *taps])
-    assert row.comparison is not None and row.comparison.jax.execution_mode == "taps.jit"
+    assert row.comparison.jax.execution_mode == "taps.jit"
     assert "the replicates chose taps.jit of JAX, against the screening" in row.comparison.flags["overruled"]
     (before,) = section_of(RECORDS).rows
-    assert before.comparison is not None and "overruled" not in before.comparison.flags
+    assert "overruled" not in before.comparison.flags

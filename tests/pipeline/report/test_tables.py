@@ -11,9 +11,9 @@ from pipeline.report.figures import section_charts
 from pipeline.report.models import models_of, models_table
 from pipeline.report.table import Table
 from pipeline.report.tables import modes_table
-from pipeline.report.terminal import print_details
-from tests.made.report_records import CPU, csv_lines, passed, plain, record, row_of, section_of, text, with_result
+from tests.made.report_records import CPU, csv_lines, passed, record, row_of, section_of, with_result
 from tests.made.vision_records import INFERENCE, TRAINING, vision_record, vision_records
+from tests.pipeline.report.shown import answers_of
 
 
 def lines_of(table: Table) -> list[str]:
@@ -78,7 +78,7 @@ def test_a_ratio_of_p50_is_that_of_the_latencies() -> None:
         for one in pair(1)
     ]
     row = row_of(calls)
-    assert row.comparison is not None and row.ratio is not None and row.ratio.verdict == "JAX faster"
+    assert row.ratio.verdict == "JAX faster"
     of_p50 = row.comparison.of_quantities["step_time_p50_s"]
     assert (of_p50.value, of_p50.replicates) == (pytest.approx(2 / 1.2), 4)
     assert of_p50.interval == pytest.approx((2 / 1.2, 2 / 1.2))
@@ -89,18 +89,15 @@ def test_a_ratio_of_p50_is_that_of_the_latencies() -> None:
 
 def with_calls(one: Record, factor: float, replicate: int) -> Record:
     """Calls that take `factor` times as long, and in each replicate a little more."""
-    assert one.result is not None and one.result.latency is not None
     factor *= 1 + replicate / 1000
     latency = Latency(steps_per_call=1, call_times_s=[time_s * factor for time_s in one.result.latency.call_times_s])
     return with_result(one, latency=latency)
 
 
 def test_the_terminal_shows_p99_beside_p50_on_80_columns() -> None:
-    console = plain(80)
     modes = (("torch", "forward.max_autotune_graph", 2.0), ("jax", "taps.tuned_graph", 1.0))
     found = [vision_record(side, mode, "mobilenet_v3_small", 1, speed) for side, mode, speed in modes]  # type: ignore[arg-type]
-    print_details(sections(found, passed), console, {})
-    shown = text(console)
+    shown = answers_of([section_of(found)], 80, details=True)
     assert all(len(line.rstrip()) <= 80 for line in shown.splitlines())
     (head,) = [line for line in shown.splitlines() if "p50" in line]
     assert [word for word in head.split() if word.startswith("p")] == ["p50", "p95", "p99"]

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from harness.paths import Results
-from harness.results.record import Explanation, Record, write_record
+from harness.results.record import Record, write_record
 from harness.results.timeline import timeline_of
 from harness.results.timeline_file import write_timeline
-from pipeline.report.command import NO_TRACES, ReportOptions, report_command
+from pipeline.report.command import NO_TRACES
 from tests.made.explained_records import explained, explanation, launch_bound_pair
-from tests.made.report_records import passed, plain, save, text
+from tests.made.report_records import save, with_result
+from tests.pipeline.report.shown import reported
 
 
 @pytest.fixture
@@ -31,20 +32,11 @@ def results(tmp_path: Path) -> Results:
 
 
 def with_timeline(record: Record, name: str) -> Record:
-    assert record.result is not None and record.result.explanation is not None
-    found: Explanation = record.result.explanation.model_copy(update={"timeline": name})
-    return record.model_copy(update={"result": record.result.model_copy(update={"explanation": found})})
-
-
-def report(results: Results, **options: bool) -> tuple[str, str]:
-    """The terminal and the page."""
-    console = plain(width=300)
-    assert report_command(results, ReportOptions(figures=False, **options), console, passed) == 0
-    return text(console), (results.report / "report.html").read_text()
+    return with_result(record, explanation=record.result.explanation.model_copy(update={"timeline": name}))
 
 
 def test_trace_is_named_after_its_record_and_linked(results: Results) -> None:
-    shown, page = report(results, trace=True)
+    shown, page = reported(results, trace=True)
     (timeline,) = results.records().rglob("*-timeline.npz")
     record = timeline.with_name(timeline.name.replace("-timeline.npz", ".json"))
     assert record.exists()
@@ -59,41 +51,36 @@ def test_trace_is_named_after_its_record_and_linked(results: Results) -> None:
 
 
 def test_without_the_flag_nothing_is_written_and_what_is_there_is_linked(results: Results) -> None:
-    shown, page = report(results)
+    shown, page = reported(results)
     assert not (results.report / "traces").exists()
     assert " download>" not in page and "traces:" not in shown
-    report(results, trace=True)
-    assert " download>" in report(results)[1]
+    reported(results, trace=True)
+    assert " download>" in reported(results)[1]
 
 
 def test_what_an_earlier_report_left_is_removed(results: Results) -> None:
     folder = results.report / "traces"
     folder.mkdir(parents=True)
     (folder / "of_long_ago.trace.json").write_text("{}")
-    report(results, trace=True)
+    reported(results, trace=True)
     assert len(list(folder.iterdir())) == 1
 
 
 def test_a_damaged_timeline_costs_its_trace_only(results: Results) -> None:
     (timeline,) = results.records().rglob("*-timeline.npz")
     timeline.write_bytes(b"nothing")
-    shown, page = report(results, trace=True)
+    shown, page = reported(results, trace=True)
     assert f"Warning: {timeline}: not a timeline" in shown
     assert " download>" not in page
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "../../x-timeline.npz", "", "a\0b", "gone-timeline.npz"])
 def test_what_is_gone_or_has_an_odd_name_costs_its_trace_only(tmp_path: Path, name: str) -> None:
-    results = Results(root=tmp_path)
     jax, *others = launch_bound_pair()
-    for one in (with_timeline(jax, name), *others):
-        save(one, results)
-    shown, page = report(results, trace=True)
+    shown, page = reported(Results(root=tmp_path), with_timeline(jax, name), *others, trace=True)
     assert NO_TRACES in shown and " download>" not in page
 
 
 def test_where_no_events_were_kept_it_is_said(tmp_path: Path) -> None:
-    results = Results(root=tmp_path)
-    for one in explained("jax", "step.jit", explanation({"gemm": (1, 1.0)}, step_ms=1.2)):
-        save(one, results)
-    assert NO_TRACES in report(results, trace=True)[0]
+    found = explained("jax", "step.jit", explanation({"gemm": (1, 1.0)}, step_ms=1.2))
+    assert NO_TRACES in reported(Results(root=tmp_path), *found, trace=True)[0]

@@ -11,7 +11,6 @@ from harness.results.record import Record
 from pipeline.report.compare import sections
 from pipeline.report.csv_files import why_csv_text
 from pipeline.report.figures import section_charts
-from pipeline.report.page import page_html
 from pipeline.report.why import TERMS, Terms, Why, terms_of, why_of
 from pipeline.report.why_words import not_explained_lines, why_sentence
 from tests.made.explained_records import (
@@ -24,7 +23,8 @@ from tests.made.explained_records import (
     explanation,
     launch_bound_pair,
 )
-from tests.made.report_records import csv_lines, passed, row_of
+from tests.made.report_records import csv_lines, passed, row_of, section_of, with_result
+from tests.pipeline.report.shown import page_of
 
 
 def found(records: Any) -> Why:
@@ -128,7 +128,7 @@ def test_what_is_not_tried_says_why_not() -> None:
 def test_a_difference_whose_interval_excludes_1_is_always_explained(precision: str) -> None:
     """2.1 ms against 2 ms: 5 %, as in the replicates. What has no verdict for its precision is different, too."""
     why = found(pair(busy(2.0), busy(2.1), precision=precision))
-    assert why.row.ratio is not None and why.row.ratio.verdict == ("JAX faster" if precision == "fp32" else "undecided")
+    assert why.row.ratio.verdict == ("JAX faster" if precision == "fp32" else "undecided")
     assert why_sentence(why).startswith(
         "PyTorch's step takes 0.1 ms more (2.1 against 2 ms): 0.1 ms in convolutions and matrix products"
     )
@@ -240,9 +240,7 @@ def test_a_cpus_tracer_may_see_more_than_the_clock_and_the_bars_still_add_up() -
 
 def terms_of_torch(found: Any) -> Terms:
     mode = row_of(pair(explanation({GEMM: (1, 1.0)}, step_ms=2.0), found)).best("torch")
-    terms = terms_of(mode) if mode else None
-    assert terms is not None
-    return terms
+    return terms_of(mode)
 
 
 def test_tensor_cores_by_the_products_that_take_most() -> None:
@@ -257,9 +255,7 @@ def test_without_an_explanation_there_is_no_sentence() -> None:
 
 def test_why_there_is_none_is_told() -> None:
     records = pair(None, None)
-    broken = records[0].model_copy(
-        update={"result": records[0].result.model_copy(update={"explanation_absent": "failed: CUPTI"})}
-    )
+    broken = with_result(records[0], explanation_absent="failed: CUPTI")
     assert not_explained_lines([row_of([broken, *records[1:]])]) == ["JAX cnn-b100-fp32 step.jit: failed: CUPTI"]
 
 
@@ -283,9 +279,8 @@ def test_bars_of_both_sides_add_up_to_their_steps() -> None:
     assert ms == pytest.approx({"JAX": 2.0, "PyTorch": 4.0})
 
 
-def test_page_has_the_sentence_below_its_ratio(tmp_path: Any) -> None:
-    records = launch_bound_pair()
-    page = page_html(sections(records, passed), {}, records, [], tmp_path)
+def test_page_has_the_sentence_below_its_ratio() -> None:
+    page = page_of(launch_bound_pair())
     assert "PyTorch&#39;s step takes 2 ms more (4 against 2 ms): 1.6 ms in which the GPU waits" in page
     assert page.index("<h3>Why</h3>") < page.index("PyTorch&#39;s step takes") < page.index("Every execution mode")
     assert "triton_poi_fused_add_1" in page

@@ -6,11 +6,10 @@ import pytest
 
 from harness.results.sequential import RatioEstimate
 from harness.results.statistics import Interval
-from pipeline.report.compare import sections
 from pipeline.report.declared import task_of
-from pipeline.report.terminal import print_details
 from pipeline.report.wording import absent_lines, bracket, pays_after, quantity_lines, times, verdict
-from tests.made.report_records import passed, plain, record, text, with_result
+from tests.made.report_records import record, row_of, section_of, with_result
+from tests.pipeline.report.shown import answers_of
 
 
 @pytest.mark.parametrize(
@@ -73,22 +72,18 @@ def test_what_is_missing_beside_a_throughput_is_said_once_for_all_modes_of_the_s
         for replicate in range(2)
     ]
     records.append(with_result(record("torch", "step.eager"), compile_time_warm_absent="timeout: not done after 9 s"))
-    (section,) = sections(records, passed)
+    section = section_of(records)
     about_communication = "Communication: failed: rank 1 on n2: killed; JAX cnn-b100-fp32 step.jit (and 1 more)"
     about_warm = "Compile time with warm caches: timeout: not done after 9 s; PyTorch cnn-b100-fp32 step.eager"
     nowhere = "not measured; JAX cnn-b100-fp32 step.jit (and 2 more)"
     about_device = f"Memory, Energy: {nowhere}"
     assert absent_lines(section.rows) == [about_communication, about_warm, about_device]
     assert absent_lines(section.rows, on_terminal=True) == [about_communication, about_warm]
-
-    console = plain(200)
-    print_details([section], console, {})
-    assert f"No number for {about_communication}" in text(console)
+    assert f"No number for {about_communication}" in answers_of([section], details=True)
 
 
 def test_nothing_is_missing_where_all_was_measured() -> None:
-    (section,) = sections([record("jax", "step.jit")], passed)
-    assert absent_lines(section.rows, on_terminal=True) == []
+    assert absent_lines([row_of([record("jax", "step.jit")])], on_terminal=True) == []
 
 
 def test_a_lead_pays_for_the_longer_compilation_by_hand() -> None:
@@ -99,9 +94,9 @@ def test_a_lead_pays_for_the_longer_compilation_by_hand() -> None:
         for number in range(4)
         for framework, mode, speed, seconds in sides
     ]
-    (row,) = sections(found, passed)[0].rows
+    row = row_of(found)
     assert pays_after(row) == "PyTorch's lead has paid for its compilation, 10 s longer, after 20,000 samples (10 s)"
-    (alike,) = sections([with_result(one, compile_time_s=2.0) for one in found], passed)[0].rows
+    alike = row_of([with_result(one, compile_time_s=2.0) for one in found])
     assert pays_after(alike) == ""
     # The same 12 s in every replicate have no spread, so their p is 0; p50 is alike on both sides but for the blocks.
     lines = {line[1]: line[2:] for line in quantity_lines([row], task_of("mnist").metric)}

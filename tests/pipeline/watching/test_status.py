@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import os
 import re
 import socket
@@ -13,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from harness.files import write_atomically
 from harness.job.progress import Heartbeat, write_heartbeat
 from harness.paths import REPOSITORY, JobFolder
 from harness.plan import Pair
@@ -25,8 +25,10 @@ from pipeline.watching.jobs import JobReader, JobState, judge, last_words, read_
 from pipeline.watching.ratios import RatiosSoFar
 from pipeline.watching.slurm_states import SlurmSilentError, SlurmState, parse
 from pipeline.watching.status import PHASES, command, lines, newest, said, styled, time_left
+from tests.made.faults import programs
 from tests.made.project import FakeProject, alone, make_project
 from tests.made.records import bare_record, heartbeat
+from tests.made.submissions import submitted
 
 NOW = 1_800_000_000.0
 
@@ -44,18 +46,9 @@ def make_folder(
     return folder
 
 
-def submitted(
-    folder: JobFolder, executor: str = "slurm", *, age_s: float = 1000, now_s: float = NOW, **changes: Any
-) -> None:
-    submission = {
-        "executor": executor,
-        "job_id": "12",
-        "script": "/s.sh",
-        "command": ["sbatch"],
-        "node": socket.gethostname(),
-        "submitted_at_unix_s": now_s - age_s,
-    }
-    write_atomically(folder.submission, json.dumps(submission | changes), replace=True)
+@pytest.fixture
+def folder(project: FakeProject) -> JobFolder:
+    return make_folder(project)
 
 
 def beat(folder: JobFolder, state: str, *, age_s: float = 1, **changes: Any) -> None:
@@ -97,15 +90,13 @@ def test_squeue_and_sacct_lines() -> None:
     }
 
 
-def fake_program(folder: Path, name: str, script: str) -> None:
-    (folder / name).write_text(f'#!/bin/sh\necho "$0 $@" >> {folder}/calls\n{script}\n')
-    (folder / name).chmod(0o755)
-
-
 def test_the_queue_wins_over_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a requeue sacct still says PREEMPTED; and sacct is only asked for what squeue has forgotten."""
-    fake_program(tmp_path, "squeue", "echo '7|RUNNING|n2|None'")
-    fake_program(tmp_path, "sacct", "echo '7|PREEMPTED|n1|None'; echo '8|TIMEOUT|n1|None'")
+    programs(
+        tmp_path,
+        squeue="echo $@ >> $here/calls; echo '7|RUNNING|n2|None'",
+        sacct="echo $@ >> $here/calls; echo '7|PREEMPTED|n1|None'; echo '8|TIMEOUT|n1|None'",
+    )
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert {job: state.name for job, state in slurm_states.query(["7", "8"]).items()} == {
         "7": "RUNNING",
@@ -119,10 +110,13 @@ def test_the_queue_wins_over_the_database(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_controller_that_does_not_answer_is_no_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    fake_program(tmp_path, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    fake_program(tmp_path, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    programs(
+        tmp_path,
+        squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+        sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1",
+    )
     assert slurm_states.query(["7"]) == {}
-    fake_program(tmp_path, "squeue", "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
+    programs(tmp_path, squeue="echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
     with pytest.raises(SlurmSilentError, match="Unable to contact slurm controller"):
         slurm_states.query(["7"])
 
@@ -180,24 +174,26 @@ def test_slurm_is_asked_once_for_all_and_not_at_every_look(
     ],
 )
 def test_a_job_of_slurm(
-    project: FakeProject, slurm: dict[str, SlurmState] | str, heartbeat: str | None, expected: tuple[str, str | None]
+    project: FakeProject,
+    folder: JobFolder,
+    slurm: dict[str, SlurmState] | str,
+    heartbeat: str | None,
+    expected: tuple[str, str | None],
 ) -> None:
-    folder = make_folder(project)
-    submitted(folder, now_s=time.time())
+    submitted(folder)
     if heartbeat:
         beat(folder, heartbeat)
     assert verdict(project, folder, slurm) == expected
 
 
-def test_a_job_that_nobody_knows_is_lost_after_a_minute(project: FakeProject) -> None:
-    folder = make_folder(project)
-    submitted(folder, age_s=59)
+def test_a_job_that_nobody_knows_is_lost_after_a_minute(project: FakeProject, folder: JobFolder) -> None:
+    submitted(folder, submitted_at_unix_s=NOW - 59)
     assert verdict(project, folder, {}, NOW) == ("queued", None)
     assert verdict(project, folder, {}, NOW + 2) == (
         "lost",
         "Slurm no longer knows the job, and its last sign of life was 61 s ago",
     )
-    submitted(folder, now_s=time.time())
+    submitted(folder)
     beat(folder, "running", age_s=0)
     assert verdict(project, folder, {}) == ("running", None)
     assert verdict(project, folder, {}, time.time() + 600)[0] == "lost"
@@ -205,9 +201,8 @@ def test_a_job_that_nobody_knows_is_lost_after_a_minute(project: FakeProject) ->
     assert verdict(project, folder, {}, time.time() + 600) == ("stopped", jobs.STOPPED)
 
 
-def test_records_win(project: FakeProject) -> None:
+def test_records_win(project: FakeProject, folder: JobFolder) -> None:
     """The job died after its last record and before its last heartbeat."""
-    folder = make_folder(project)
     submitted(folder)
     beat(folder, "running")
     record_all(project, outcome="out_of_memory", measurements=1)
@@ -227,8 +222,7 @@ def test_with_force_only_the_jobs_own_records_count(project: FakeProject) -> Non
     assert verdict(project, other, in_slurm("FAILED"))[0] == "failed"
 
 
-def test_a_failure_names_its_cause(project: FakeProject) -> None:
-    folder = make_folder(project)
+def test_a_failure_names_its_cause(project: FakeProject, folder: JobFolder) -> None:
     submitted(folder)
     (folder.root / "12_0_log.err").write_text(
         "submitit ERROR (2026-11-21 10:00:00,000) - Submitted job triggered an exception\n"
@@ -241,9 +235,9 @@ def test_a_failure_names_its_cause(project: FakeProject) -> None:
     assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "cnn-b1-fp32-step.eager-r0: timeout")
 
 
-def test_a_job_that_shares_its_node_waits_there_and_fails_with_it(project: FakeProject) -> None:
+def test_a_job_that_shares_its_node_waits_there_and_fails_with_it(project: FakeProject, folder: JobFolder) -> None:
     """Its own log has nothing where the job of the node has not come so far."""
-    folder, node = make_folder(project), project.results.new_job_folder("any/node_1")
+    node = project.results.new_job_folder("any/node_1")
     submitted(folder, command=["sbatch", "slurm", str(node.root)])
     folder.waits_for.write_text("a GPU of its node")
     assert verdict(project, folder, in_slurm("RUNNING")) == ("queued", "waits for a GPU of its node")
@@ -255,15 +249,13 @@ def test_a_job_that_shares_its_node_waits_there_and_fails_with_it(project: FakeP
     assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "Slurm: FAILED: module: not found")
 
 
-def test_silence_of_a_running_job_is_told(project: FakeProject) -> None:
-    folder = make_folder(project)
+def test_silence_of_a_running_job_is_told(project: FakeProject, folder: JobFolder) -> None:
     submitted(folder)
     beat(folder, "running", age_s=180)
     assert verdict(project, folder, in_slurm("RUNNING")) == ("running", "no heartbeat for 3 min")
 
 
-def test_cancelled(project: FakeProject) -> None:
-    folder = make_folder(project)
+def test_cancelled(project: FakeProject, folder: JobFolder) -> None:
     submitted(folder)
     folder.cancelled.touch()
     assert verdict(project, folder, in_slurm("RUNNING")) == ("cancelled", None)
@@ -284,9 +276,8 @@ def test_cancelled(project: FakeProject) -> None:
     ],
 )
 def test_a_run_by_hand_is_known_by_its_heartbeat(
-    project: FakeProject, heartbeat: str, age_s: float, expected: tuple[str, str | None]
+    project: FakeProject, folder: JobFolder, heartbeat: str, age_s: float, expected: tuple[str, str | None]
 ) -> None:
-    folder = make_folder(project)
     beat(folder, heartbeat, age_s=age_s, slurm_job_id="99")
     state = judge(read_files(folder), project.results, {}, now_s=time.time())
     assert (state.state, state.reason) == expected
@@ -297,31 +288,27 @@ def test_a_run_by_hand_is_known_by_its_heartbeat(
     ("words", "expected"), [("jax_runner/run.py", "running"), ("harness.job", "running"), ("x", "lost")]
 )
 def test_a_run_by_hand_that_is_silent_lives_as_long_as_its_process(
-    project: FakeProject, words: str, expected: str
+    project: FakeProject, folder: JobFolder, words: str, expected: str
 ) -> None:
-    folder = make_folder(project)
     with subprocess.Popen([sys.executable, "-c", "input()", words], stdin=subprocess.PIPE) as process:
         beat(folder, "running", age_s=jobs.GONE_AFTER_S + 1, node=socket.gethostname(), pid=process.pid)
         assert verdict(project, folder, {})[0] == expected
         process.kill()
 
 
-def test_a_run_by_hand_before_its_first_heartbeat(project: FakeProject) -> None:
-    folder = make_folder(project)
+def test_a_run_by_hand_before_its_first_heartbeat(project: FakeProject, folder: JobFolder) -> None:
     assert verdict(project, folder, {}) == ("queued", "starting")
     assert verdict(project, folder, {}, time.time() + 100) == ("lost", "it ended before its first heartbeat")
 
 
-def test_a_local_queue_of_another_machine_is_judged_by_its_heartbeat(project: FakeProject) -> None:
-    folder = make_folder(project)
+def test_a_local_queue_of_another_machine_is_judged_by_its_heartbeat(project: FakeProject, folder: JobFolder) -> None:
     submitted(folder, "local", node="elsewhere")
     assert verdict(project, folder, {}) == ("queued", "in the queue of elsewhere")
     beat(folder, "running")
     assert verdict(project, folder, {}) == ("running", None)
 
 
-def test_a_process_of_the_same_number_is_no_queue(project: FakeProject) -> None:
-    folder = make_folder(project)
+def test_a_process_of_the_same_number_is_no_queue(project: FakeProject, folder: JobFolder) -> None:
     submitted(folder, "local", job_id=str(os.getpid()))  # pytest, as after a restart of the machine
     assert verdict(project, folder, {}) == ("lost", f"its queue (process {os.getpid()}) is gone")
 
@@ -329,21 +316,34 @@ def test_a_process_of_the_same_number_is_no_queue(project: FakeProject) -> None:
 # Corrupt files
 
 
-@pytest.mark.parametrize("broken", ["plan", "submission", "heartbeat"])
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"unknown": 1}', "\udcff"])
+BROKEN: list[tuple[str, str | dict[str, object] | None]] = [
+    (name, content)
+    for name in ("plan", "submission", "heartbeat")
+    for content in ("", "{", "[]", '{"unknown": 1}', "\udcff", None)
+]
+BROKEN += [("submission", {"job_id": job_id}) for job_id in ("abc", "", "1.5", "9" * 5000, "-1", "٣")]
+BROKEN += [("heartbeat", {"measuring_s": seconds}) for seconds in (math.inf, 10**400, -1, math.nan)]
+"""What is in a file of a job; a dict changes what is there, None makes a pipe of it, for which nobody waits."""
+
+
+@pytest.mark.parametrize(("name", "content"), BROKEN)
 def test_a_corrupt_file_is_named_and_breaks_nothing(
-    project: FakeProject, capsys: pytest.CaptureFixture[str], broken: str, content: str
+    project: FakeProject, capsys: pytest.CaptureFixture[str], name: str, content: str | dict[str, object] | None
 ) -> None:
     folder = make_folder(project)
     good = make_folder(project, "jax_mnist_3-20261121T100000.000000Z-bbbb", framework="jax")
     for each in (folder, good):
         submitted(each, "local", node="elsewhere")
         beat(each, "done", measurements_done=2)
-    path: Path = getattr(folder, broken)
-    path.write_bytes(content.encode(errors="surrogateescape"))
+    path: Path = getattr(folder, name)
+    changed = json.dumps(json.loads(path.read_text()) | content) if isinstance(content, dict) else content
+    path.unlink()
+    os.mkfifo(path) if changed is None else path.write_bytes(changed.encode(errors="surrogateescape"))
     assert show_status(project.results, watch=False) == 0
     out = capsys.readouterr().out
-    assert str(path) in out
+    (problem,) = [line for line in out.splitlines() if f"{path}: " in line]
+    assert content is not None or "not a regular file" in problem
+    assert not isinstance(content, dict) or next(iter(content)) in problem
     assert re.search(r"mnist per sample gradients \(jax only\) +done: 2 measurements", out)
 
 
@@ -455,8 +455,9 @@ def test_status_shows_why_a_job_failed(project: FakeProject, capsys: pytest.Capt
     assert out.count("CUDA error") == 1
 
 
-def test_follow_ends_with_one_after_a_failure(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = make_folder(project)
+def test_follow_ends_with_one_after_a_failure(
+    project: FakeProject, folder: JobFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     beat(folder, "done", measurements_done=2, measurements_failed=1, last_error="why")
     assert follow([folder], project.results) == 1
     assert capsys.readouterr().out.count("mnist per sample gradients (torch only) failed: why") == 1
@@ -466,9 +467,8 @@ def test_follow_ends_with_one_after_a_failure(project: FakeProject, capsys: pyte
 
 
 def test_ctrl_c_leaves_the_jobs_and_says_how_to_go_on(
-    project: FakeProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    project: FakeProject, folder: JobFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = make_folder(project)
     beat(folder, "running")
 
     def interrupt(_seconds: float) -> None:
@@ -535,34 +535,3 @@ def test_the_collector_of_cycles_rests_while_jobs_are_read(
     monkeypatch.setattr(jobs, "read_files", read)
     JobReader(project.results).read([folder])
     assert (seen, gc.isenabled()) == ([False], True)
-
-
-@pytest.mark.parametrize("job_id", ["abc", "", "1.5", "9" * 5000, "-1", "٣"])
-def test_a_job_whose_id_is_no_number_is_told_and_hides_no_other(
-    project: FakeProject, capsys: pytest.CaptureFixture[str], job_id: str
-) -> None:
-    submitted(make_folder(project), "local", job_id=job_id)
-    submitted(make_folder(project, "torch_mnist_4-20261121T100001.000000Z-bbbb", use_case=4), "local")
-    show_status(project.results, watch=False)
-    output = capsys.readouterr().out
-    assert "submission.json: cannot be read: job_id" in output
-    assert "mnist per sample gradients (torch only)" in output
-
-
-@pytest.mark.parametrize("value", ["Infinity", "1" + "0" * 400, "-1", "NaN"])
-def test_a_heartbeat_with_no_time_in_it_is_told(project: FakeProject, value: str) -> None:
-    folder = make_folder(project)
-    beat(folder, "running")
-    content = json.loads(folder.heartbeat.read_text())
-    text = json.dumps(content | {"measuring_s": 0}).replace('"measuring_s": 0', f'"measuring_s": {value}')
-    folder.heartbeat.write_text(text)
-    files = read_files(folder)
-    assert files.heartbeat is None
-    assert "not a heartbeat" in files.problems[0]
-
-
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(project: FakeProject) -> None:
-    folder = make_folder(project)
-    folder.plan.unlink()
-    os.mkfifo(folder.plan)
-    assert "not a regular file" in read_files(folder).problems[0]

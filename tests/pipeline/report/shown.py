@@ -1,0 +1,54 @@
+"""What a report shows of records, where the parity gate passes every pair: on the terminal and on its page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.paths import Results
+from harness.plan import JobPlan
+from harness.results.record import Record
+from pipeline.report.calibrations import CalibratedDevices
+from pipeline.report.command import ReportOptions, print_summary, report_command
+from pipeline.report.compare import Judge, Section, one_device, sections
+from pipeline.report.page import page_html
+from pipeline.report.terminal import print_answers, print_details
+from tests.made.report_records import passed, plain, save, text
+
+UNBROKEN = 1000
+"""Columns of a terminal that breaks no sentence."""
+
+
+def answers_of(
+    compared: Sequence[Section],
+    width: int = UNBROKEN,
+    *,
+    details: bool = False,
+    calibrated: CalibratedDevices | None = None,
+) -> str:
+    """The terminal's text. `details`: with the tables of each section."""
+    console, alone = plain(width), one_device(compared)
+    print_answers(compared, console, alone, calibrated)
+    if details:
+        print_details(compared, console, alone)
+    return text(console)
+
+
+def page_of(records: Sequence[Record], refused: Sequence[str] = ()) -> str:
+    compared = sections(records, passed)
+    return page_html(compared, one_device(compared), records, refused, Path("results"))
+
+
+def reported(results: Results, *records: Record, judge: Judge = passed, **options: Any) -> tuple[str, str]:
+    """Saves the records and reports what is in the folder, without figures: the terminal's text, and the page."""
+    for one in records:
+        save(one, results)
+    console = plain(UNBROKEN)
+    assert report_command(results, ReportOptions(figures=False, **options), console, judge) == 0
+    return text(console), (results.report / "report.html").read_text(encoding="utf-8")
+
+
+def summary_of(results: Results, plans: list[JobPlan], width: int = 80) -> str:
+    """What `--wait` ends with."""
+    console = plain(width)
+    print_summary(results, plans, console, passed)
+    return text(console)
