@@ -188,42 +188,43 @@ class Gpu:
     def describe(self) -> dict[str, Any]:
         """What stays the same for the process's life, and under "absent" what this GPU refuses and why."""
         nvml, handle, board = self.nvml, self._handle, self.board
-        major_minor = self._ask("compute_capability", lambda: nvml.nvmlDeviceGetCudaComputeCapability(board))
-        ecc = self._ask("ecc", lambda: nvml.nvmlDeviceGetEccMode(board))
-        limit_milliwatts = self._ask("power_limit_watts", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(board))
-        mode = self._ask("compute_mode", lambda: nvml.nvmlDeviceGetComputeMode(board))
         self.energy_joules()
         self.held_back_counters()
         self.state()
-        description: dict[str, Any] = {
-            "name": self._ask("name", lambda: nvml.nvmlDeviceGetName(board)),
-            "uuid": self._ask("uuid", lambda: nvml.nvmlDeviceGetUUID(handle)),
-            "index": self._ask("index", lambda: nvml.nvmlDeviceGetIndex(board)),
-            "mig": self._is_sliced,
-            "driver_version": self._ask("driver_version", nvml.nvmlSystemGetDriverVersion),
-            "cuda_driver_version": self._ask("cuda_driver_version", self._cuda_driver_version),
-            "compute_capability": None if major_minor is None else f"{major_minor[0]}.{major_minor[1]}",
-            "memory_total_bytes": self._ask("memory_total_bytes", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
-            "power_limit_watts": None if limit_milliwatts is None else limit_milliwatts / 1000,
-            "max_sm_clock_mhz": self._ask(
-                "max_sm_clock_mhz", lambda: nvml.nvmlDeviceGetMaxClockInfo(board, nvml.NVML_CLOCK_SM)
-            ),
-            "max_memory_clock_mhz": self._ask(
-                "max_memory_clock_mhz", lambda: nvml.nvmlDeviceGetMaxClockInfo(board, nvml.NVML_CLOCK_MEM)
-            ),
-            "ecc": None if ecc is None else bool(ecc[0]),
-            "compute_mode": None if mode is None else COMPUTE_MODES.get(mode, str(mode)),
-            "warnings": list(self._warnings),
+
+        def asked(quantities: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+            return {name: self._ask(name, ask) for name, ask in quantities.items()}
+
+        names = {
+            "name": lambda: nvml.nvmlDeviceGetName(board),
+            "uuid": lambda: nvml.nvmlDeviceGetUUID(handle),
+            "index": lambda: nvml.nvmlDeviceGetIndex(board),
         }
-        of_place: dict[str, Callable[[], int | dict[str, int] | None]] = {
+        others = {
+            "driver_version": nvml.nvmlSystemGetDriverVersion,
+            "cuda_driver_version": self._cuda_driver_version,
+            "compute_capability": lambda: "{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(board)),
+            "memory_total_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total,
+            "power_limit_watts": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(board) / 1000,
+            "max_sm_clock_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(board, nvml.NVML_CLOCK_SM),
+            "max_memory_clock_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(board, nvml.NVML_CLOCK_MEM),
+            "ecc": lambda: bool(nvml.nvmlDeviceGetEccMode(board)[0]),
+            "compute_mode": lambda: COMPUTE_MODES.get(mode := nvml.nvmlDeviceGetComputeMode(board), str(mode)),
+        }
+        of_place = {
             "pcie_generation": lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(board),  # the current one idles
             "pcie_width": lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(board),
             "numa_node": self._numa_node,
             "nvlinks": self._nvlinks,
         }
-        place = {name: self._ask(name, ask) for name, ask in of_place.items()}
-        description |= {name: value for name, value in place.items() if value is not None}
-        return {**description, "absent": dict(self._refused)}
+        return {
+            **asked(names),
+            "mig": self._is_sliced,
+            **asked(others),
+            "warnings": list(self._warnings),
+            **{name: value for name, value in asked(of_place).items() if value is not None},
+            "absent": dict(self._refused),
+        }
 
     def _numa_node(self) -> int | None:
         """Of the host's memory that is nearest to the board; None where that is no single node."""
