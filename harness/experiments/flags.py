@@ -19,13 +19,16 @@ def add_narrowing_flags(add: Callable[..., object], *, settings: bool = True) ->
         add: adds one flag, as argparse's add_argument; it may add other spellings.
         settings: whether `--set` is among them.
     """
-    add("--model", action="append", type=name, metavar="NAME", help="only this model; repeatable")
-    add(
+
+    def repeatable(flag: str, kind: Callable[[str], object], words: str, metavar: str = "NAME") -> None:
+        add(flag, action="append", type=kind, metavar=metavar, help=words)
+
+    repeatable("--model", name, "only this model; repeatable")
+    repeatable(
         "--batch_size",
-        action="append",
-        type=batch_size,
-        metavar="N",
-        help="only this batch size, over all devices, also one that experiments.yaml does not have; repeatable",
+        batch_size,
+        "only this batch size, over all devices, also one that experiments.yaml does not have; repeatable",
+        "N",
     )
     add(
         "--devices",
@@ -41,51 +44,37 @@ def add_narrowing_flags(add: Callable[..., object], *, settings: bool = True) ->
         help="the batch sizes of the use case on one device, or those of --batch_size: in all (global, strong scaling; "
         "with --devices the default), or on each device (per_device, weak scaling)",
     )
-    add(
-        "--precision",
-        action="append",
-        type=name,
-        metavar="NAME",
-        help="only this precision, also one that experiments.yaml does not have; repeatable",
-    )
-    add(
+    repeatable("--precision", name, "only this precision, also one that experiments.yaml does not have; repeatable")
+    repeatable(
         "--formulation",
-        action="append",
-        type=name,
-        metavar="NAME",
-        help="only this way of writing the work down, such as vmap, also one that experiments.yaml does not have; "
+        name,
+        "only this way of writing the work down, such as vmap, also one that experiments.yaml does not have; "
         "repeatable",
     )
-    add(
+    repeatable(
         "--run",
-        action="append",
-        type=name,
-        metavar="NAME",
-        help="only this way of running it, such as jit or compiled_graph, also one that experiments.yaml does not "
+        name,
+        "only this way of running it, such as jit or compiled_graph, also one that experiments.yaml does not "
         "have; repeatable. A framework that has none of what is named runs its headline mode",
     )
-    add(
+    repeatable(
         "--execution_mode",
-        action="append",
-        type=name,
-        metavar="NAME",
-        help="a formulation and a run in one word, such as vmap.compiled_graph; repeatable",
+        name,
+        "a formulation and a run in one word, such as vmap.compiled_graph; repeatable",
     )
-    add(
+    repeatable(
         "--option",
-        action="append",
-        type=name_and_value,
-        metavar="NAME=VALUE",
-        help="only this value of an option of the use case, such as output=full or models=8; repeatable",
+        name_and_value,
+        "only this value of an option of the use case, such as output=full or models=8; repeatable",
+        "NAME=VALUE",
     )
     if settings:
-        add(
+        repeatable(
             "--set",
-            action="append",
-            type=name_and_value,
-            metavar="NAME=VALUE",
-            help="another value of a setting of the use case, of `measurement` or of a benchmark's sizes, such as "
+            name_and_value,
+            "another value of a setting of the use case, of `measurement` or of a benchmark's sizes, such as "
             "epochs=2, replicates=4 or image_size=64; repeatable",
+            "NAME=VALUE",
         )
 
 

@@ -4,9 +4,8 @@ import argparse
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from operator import attrgetter
-from typing import NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic.fields import FieldInfo
 
@@ -80,42 +79,39 @@ class Narrowing:
 
     def flags(self) -> tuple[str, ...]:
         """As words of the command line, such as `--model cnn --batch_size 64`."""
-        return (
-            *chain.from_iterable(("--model", name) for name in self.models),
-            *chain.from_iterable(("--batch_size", str(size)) for size in self.batch_sizes),
-            *(("--devices", ",".join(map(str, self.devices))) if self.devices else ()),
-            *(("--batch", self.batch) if self.batch else ()),
-            *chain.from_iterable(("--precision", name) for name in self.precisions),
-            *chain.from_iterable(("--formulation", name) for name in self.formulations),
-            *chain.from_iterable(("--run", name) for name in self.runs),
-            *chain.from_iterable(("--execution_mode", name) for name in self.execution_modes),
-            *chain.from_iterable(("--option", f"{name}={_text(value)}") for name, value in self.options),
-            *chain.from_iterable(("--set", f"{name}={_text(value)}") for name, value in self.settings),
-        )
+        words: list[str] = []
+        for axis, flag in FLAGS.items():
+            value = getattr(self, axis)
+            if axis == "devices":
+                value = (",".join(map(str, value)),) if value else ()
+            elif axis == "batch":
+                value = (value,) if value else ()
+            words += [word for one in value for word in (f"--{flag}", _text(one))]
+        return tuple(words)
 
 
+FLAGS = {
+    **{"models": "model", "batch_sizes": "batch_size", "devices": "devices", "batch": "batch"},
+    **{"precisions": "precision", "formulations": "formulation", "runs": "run", "execution_modes": "execution_mode"},
+    **{"options": "option", "settings": "set"},
+}
+"""Of flags.py, for each field of a Narrowing."""
 ALL = Narrowing()
 
 
-def _text(value: Scalar) -> str:
+def _text(value: Scalar | tuple[str, Scalar]) -> str:
+    if isinstance(value, tuple):
+        return f"{value[0]}={_text(value[1])}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def narrowing_of(arguments: argparse.Namespace) -> Narrowing:
-    """Of the flags of flags.py; each value once."""
-    devices = getattr(arguments, "devices", None) or ()
-    return Narrowing(
-        models=_once(arguments.model),
-        batch_sizes=_once(arguments.batch_size),
-        devices=devices,
-        batch=getattr(arguments, "batch", None) or (BATCHES[0] if devices else None),
-        precisions=_once(arguments.precision),
-        formulations=_once(arguments.formulation),
-        runs=_once(arguments.run),
-        execution_modes=_once(arguments.execution_mode),
-        options=_once((name, plain_value(text)) for name, text in arguments.option or ()),
-        settings=_once((name, plain_value(text)) for name, text in getattr(arguments, "set", None) or ()),
-    )
+    """Of the flags of flags.py, which need not all be there; each value once."""
+    asked: dict[str, Any] = {axis: getattr(arguments, flag, None) or () for axis, flag in FLAGS.items()}
+    for axis in ("options", "settings"):
+        asked[axis] = [(name, plain_value(text)) for name, text in asked[axis]]
+    batch = asked.pop("batch") or (BATCHES[0] if asked["devices"] else None)
+    return Narrowing(batch=batch, **{axis: _once(values) for axis, values in asked.items()})
 
 
 def _once(values: Iterable[Value] | None) -> tuple[Value, ...]:

@@ -1,7 +1,7 @@
 """The presets of experiments.yaml: selections that have a name. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from harness.errors import ConfigError
@@ -113,18 +113,13 @@ def narrowing_of_part(config: Config, preset: PresetConfig, part: PresetPart) ->
 
 def _merged(of_part: Narrowing, asked: Narrowing) -> Narrowing:
     """The flags' where they say anything; of options and settings by name."""
-    options, settings = ({name for name, _ in named} for named in (asked.options, asked.settings))
-    return Narrowing(
-        models=asked.models or of_part.models,
-        batch_sizes=asked.batch_sizes or of_part.batch_sizes,
-        batch=asked.batch,
-        precisions=asked.precisions or of_part.precisions,
-        formulations=asked.formulations if asked.names_modes else of_part.formulations,
-        runs=asked.runs if asked.names_modes else of_part.runs,
-        execution_modes=asked.execution_modes if asked.names_modes else of_part.execution_modes,
-        options=(*(one for one in of_part.options if one[0] not in options), *asked.options),
-        settings=(*(one for one in of_part.settings if one[0] not in settings), *asked.settings),
-    )
+    by_name = {
+        axis: (*(one for one in getattr(of_part, axis) if one[0] not in dict(named)), *named)
+        for axis, named in (("options", asked.options), ("settings", asked.settings))
+    }
+    of_part = of_part.with_modes() if asked.names_modes else of_part
+    axes = {one.name: getattr(asked, one.name) or getattr(of_part, one.name) for one in fields(asked)}
+    return Narrowing(**axes | by_name)
 
 
 def cells_of(config: Config, part: PresetPart) -> list[tuple[str, int]]:

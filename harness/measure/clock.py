@@ -24,7 +24,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 from harness.measure.channel import Channel
-from harness.measure.gpu import Gpu, NoGpu, SeveralGpus, held_back_s
+from harness.measure.gpu import Gpus, held_back_s
 from harness.measure.program import Phase, Trains
 from harness.measure.turns import NoTurns
 from harness.plan import MeasurementSettings
@@ -126,7 +126,7 @@ def measure_steady(
     protocol: MeasurementSettings,
     steps_per_call: int,
     samples_per_step: int,
-    gpu: Gpu | SeveralGpus | NoGpu,
+    gpu: Gpus,
     channel: Channel,
     compilations: Callable[[], int],
     idle_watts_before: float | None = None,
@@ -307,7 +307,7 @@ def _measure_blocks(
     lead_in_calls: int,
     protocol: MeasurementSettings,
     samples_per_block: int,
-    gpu: Gpu | SeveralGpus | NoGpu,
+    gpu: Gpus,
     channel: Channel,
     agree: Agree,
     turns: NoTurns,
@@ -351,7 +351,7 @@ def _measure_energy(
     calls: int,
     blocks: int,
     samples_per_block: int,
-    gpu: Gpu | SeveralGpus | NoGpu,
+    gpu: Gpus,
     idle: float | None,
     channel: Channel,
     agree: Agree,
@@ -362,7 +362,7 @@ def _measure_energy(
     One block that does not count comes first. The counter is up to a tick old whenever it is read, so the window really
     begins before the first block and ends before the last one does: both times at work, and not in a pause.
     """
-    counts = bool(found := gpu.joules_of_each()) and None not in found
+    counts = bool(found := _joules_of_each(gpu)) and None not in found
     if not _any(counts, agree):
         return Energy(absent=gpu.why_no_energy())
     channel.progress("energy", 0, blocks)
@@ -370,9 +370,9 @@ def _measure_energy(
     agree(0.0)
     time_block(step, wait, calls)
     start = perf_counter()
-    joules_before = gpu.joules_of_each()
+    joules_before = _joules_of_each(gpu)
     times_s = [time_block(step, wait, calls) for _ in range(blocks)]
-    joules_after = gpu.joules_of_each()
+    joules_after = _joules_of_each(gpu)
     window_s = perf_counter() - start
     counted = list(zip(joules_before, joules_after, strict=True))
     joules = [after - before for before, after in counted if before is not None and after is not None]
@@ -411,7 +411,7 @@ def _measure_latency(
     return times_s
 
 
-def idle_watts(gpu: Gpu | SeveralGpus | NoGpu, seconds: float) -> float | None:
+def idle_watts(gpu: Gpus, seconds: float) -> float | None:
     """Mean power while nothing runs, from the energy counter. None where there is none, or no time for it."""
     before = gpu.energy_joules()
     if before is None or seconds == 0:
@@ -420,6 +420,10 @@ def idle_watts(gpu: Gpu | SeveralGpus | NoGpu, seconds: float) -> float | None:
     sleep(seconds)
     after = gpu.energy_joules()
     return None if after is None else (after - before) / (perf_counter() - start)
+
+
+def _joules_of_each(gpu: Gpus) -> list[float | None]:
+    return [one.energy_joules() for one in gpu.each]
 
 
 def _lowest(*watts: float | None) -> float | None:

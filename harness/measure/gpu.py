@@ -72,14 +72,13 @@ HIDDEN = ("", "-1", "NoDevFiles")
 class NoGpu:
     """There is no GPU to ask: the same methods, and no numbers."""
 
+    each: Sequence["Gpu"] = ()
+
     def __init__(self, absent: str) -> None:
         self.absent: str = absent
 
     def energy_joules(self) -> None:
         return None
-
-    def joules_of_each(self) -> list[float]:
-        return []
 
     def why_no_energy(self) -> str:
         return self.absent
@@ -90,14 +89,8 @@ class NoGpu:
     def process_bytes(self) -> None:
         return None
 
-    def process_bytes_of_each(self) -> list[int | None]:
-        return []
-
     def device_used_bytes(self) -> None:
         return None
-
-    def device_used_bytes_of_each(self) -> list[int | None]:
-        return []
 
     def held_back_counters(self) -> list[dict[int, float]]:
         return []
@@ -132,9 +125,10 @@ class Gpu:
         millijoules = self._ask("energy_joules", lambda: self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.board))
         return None if millijoules is None else millijoules / 1000
 
-    def joules_of_each(self) -> list[float | None]:
-        """Of each GPU; here of one."""
-        return [self.energy_joules()]
+    @property
+    def each(self) -> Sequence["Gpu"]:
+        """The GPUs of this process; here one."""
+        return (self,)
 
     def why_no_energy(self) -> str:
         """For who has found `energy_joules` to be None."""
@@ -164,9 +158,6 @@ class Gpu:
                 return None if process.usedGpuMemory is None else int(process.usedGpuMemory)
         return None
 
-    def process_bytes_of_each(self) -> list[int | None]:
-        return [self.process_bytes()]
-
     def device_used_bytes(self) -> int | None:
         """What is in use on the device more than when this object was made, before the process had a context: the same
         as `process_bytes`, also in a container, where the driver lists the host's process numbers.
@@ -181,9 +172,6 @@ class Gpu:
         if others:
             self._refused["device_used_bytes"] = "other processes were on the GPU at the end"
         return None if used is None else max(0, used - self._used_before_bytes)
-
-    def device_used_bytes_of_each(self) -> list[int | None]:
-        return [self.device_used_bytes()]
 
     def held_back_counters(self) -> list[dict[int, float]]:
         """Of each GPU, here of one: the fields of HELD_BACK that it has, in nanoseconds since the driver was loaded.
@@ -200,42 +188,43 @@ class Gpu:
     def describe(self) -> dict[str, Any]:
         """What stays the same for the process's life, and under "absent" what this GPU refuses and why."""
         nvml, handle, board = self.nvml, self._handle, self.board
-        major_minor = self._ask("compute_capability", lambda: nvml.nvmlDeviceGetCudaComputeCapability(board))
-        ecc = self._ask("ecc", lambda: nvml.nvmlDeviceGetEccMode(board))
-        limit_milliwatts = self._ask("power_limit_watts", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(board))
-        mode = self._ask("compute_mode", lambda: nvml.nvmlDeviceGetComputeMode(board))
         self.energy_joules()
         self.held_back_counters()
         self.state()
-        description: dict[str, Any] = {
-            "name": self._ask("name", lambda: nvml.nvmlDeviceGetName(board)),
-            "uuid": self._ask("uuid", lambda: nvml.nvmlDeviceGetUUID(handle)),
-            "index": self._ask("index", lambda: nvml.nvmlDeviceGetIndex(board)),
-            "mig": self._is_sliced,
-            "driver_version": self._ask("driver_version", nvml.nvmlSystemGetDriverVersion),
-            "cuda_driver_version": self._ask("cuda_driver_version", self._cuda_driver_version),
-            "compute_capability": None if major_minor is None else f"{major_minor[0]}.{major_minor[1]}",
-            "memory_total_bytes": self._ask("memory_total_bytes", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
-            "power_limit_watts": None if limit_milliwatts is None else limit_milliwatts / 1000,
-            "max_sm_clock_mhz": self._ask(
-                "max_sm_clock_mhz", lambda: nvml.nvmlDeviceGetMaxClockInfo(board, nvml.NVML_CLOCK_SM)
-            ),
-            "max_memory_clock_mhz": self._ask(
-                "max_memory_clock_mhz", lambda: nvml.nvmlDeviceGetMaxClockInfo(board, nvml.NVML_CLOCK_MEM)
-            ),
-            "ecc": None if ecc is None else bool(ecc[0]),
-            "compute_mode": None if mode is None else COMPUTE_MODES.get(mode, str(mode)),
-            "warnings": list(self._warnings),
+
+        def asked(quantities: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+            return {name: self._ask(name, ask) for name, ask in quantities.items()}
+
+        names = {
+            "name": lambda: nvml.nvmlDeviceGetName(board),
+            "uuid": lambda: nvml.nvmlDeviceGetUUID(handle),
+            "index": lambda: nvml.nvmlDeviceGetIndex(board),
         }
-        of_place: dict[str, Callable[[], int | dict[str, int] | None]] = {
+        others = {
+            "driver_version": nvml.nvmlSystemGetDriverVersion,
+            "cuda_driver_version": self._cuda_driver_version,
+            "compute_capability": lambda: "{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(board)),
+            "memory_total_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total,
+            "power_limit_watts": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(board) / 1000,
+            "max_sm_clock_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(board, nvml.NVML_CLOCK_SM),
+            "max_memory_clock_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(board, nvml.NVML_CLOCK_MEM),
+            "ecc": lambda: bool(nvml.nvmlDeviceGetEccMode(board)[0]),
+            "compute_mode": lambda: COMPUTE_MODES.get(mode := nvml.nvmlDeviceGetComputeMode(board), str(mode)),
+        }
+        of_place = {
             "pcie_generation": lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(board),  # the current one idles
             "pcie_width": lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(board),
             "numa_node": self._numa_node,
             "nvlinks": self._nvlinks,
         }
-        place = {name: self._ask(name, ask) for name, ask in of_place.items()}
-        description |= {name: value for name, value in place.items() if value is not None}
-        return {**description, "absent": dict(self._refused)}
+        return {
+            **asked(names),
+            "mig": self._is_sliced,
+            **asked(others),
+            "warnings": list(self._warnings),
+            **{name: value for name, value in asked(of_place).items() if value is not None},
+            "absent": dict(self._refused),
+        }
 
     def _numa_node(self) -> int | None:
         """Of the host's memory that is nearest to the board; None where that is no single node."""
@@ -298,45 +287,36 @@ class SeveralGpus:
     absent: None = None
 
     def __init__(self, gpus: Sequence[Gpu]) -> None:
-        self._gpus = gpus
+        self.each = gpus
 
     def energy_joules(self) -> float | None:
-        return sum_of_all(self.joules_of_each())
-
-    def joules_of_each(self) -> list[float | None]:
-        return [gpu.energy_joules() for gpu in self._gpus]
+        return sum_of_all([gpu.energy_joules() for gpu in self.each])
 
     def why_no_energy(self) -> str:
         """Of the first that gives none."""
-        return next((gpu.why_no_energy() for gpu in self._gpus if gpu.energy_joules() is None), NO_ENERGY)
+        return next((gpu.why_no_energy() for gpu in self.each if gpu.energy_joules() is None), NO_ENERGY)
 
     def state(self) -> GpuState | None:
         """Of each reading that all of them give, what its row makes of them."""
-        states = [gpu.state() or {} for gpu in self._gpus]
+        states = [gpu.state() or {} for gpu in self.each]
         of_all = {reading: [state.get(reading.name) for state in states] for reading in READINGS}
         given = {reading: values for reading, values in of_all.items() if None not in values}
         return {reading.name: reading.combine(values) for reading, values in given.items()} or None
 
     def process_bytes(self) -> int | None:
         """On the GPU where it is most."""
-        return _largest_of_all(self.process_bytes_of_each())
-
-    def process_bytes_of_each(self) -> list[int | None]:
-        return [gpu.process_bytes() for gpu in self._gpus]
+        return _largest_of_all([gpu.process_bytes() for gpu in self.each])
 
     def device_used_bytes(self) -> int | None:
         """On the GPU where it is most."""
-        return _largest_of_all(self.device_used_bytes_of_each())
-
-    def device_used_bytes_of_each(self) -> list[int | None]:
-        return [gpu.device_used_bytes() for gpu in self._gpus]
+        return _largest_of_all([gpu.device_used_bytes() for gpu in self.each])
 
     def held_back_counters(self) -> list[dict[int, float]]:
-        return [counters for gpu in self._gpus for counters in gpu.held_back_counters()]
+        return [counters for gpu in self.each for counters in gpu.held_back_counters()]
 
     def describe(self) -> dict[str, Any]:
         """The first's, the UUIDs and names of all, and what any of them refuses."""
-        descriptions = [gpu.describe() for gpu in self._gpus]
+        descriptions = [gpu.describe() for gpu in self.each]
         of_all = {f"{name}s": [description[name] for description in descriptions] for name in ("uuid", "name")}
         refused = {quantity: why for description in descriptions for quantity, why in description["absent"].items()}
         return descriptions[0] | of_all | {"absent": refused}
@@ -461,7 +441,11 @@ def open_gpu(position: int = 0) -> Gpu | NoGpu:
         return NoGpu(f"NVML does not open GPU {wanted!r}: {error}")
 
 
-def open_gpus(first: int, count: int) -> Gpu | SeveralGpus | NoGpu:
+Gpus = Gpu | SeveralGpus | NoGpu
+"""Of one process."""
+
+
+def open_gpus(first: int, count: int) -> Gpus:
     """`count` GPUs from the position `first` on, as `open_gpu` counts; NoGpu where any is missing."""
     gpus = [open_gpu(position) for position in range(first, first + count)]
     found = [gpu for gpu in gpus if isinstance(gpu, Gpu)]

@@ -18,7 +18,7 @@ from harness.errors import CheckFailed
 from harness.measure import clock
 from harness.measure.channel import Channel
 from harness.measure.explain import explain
-from harness.measure.gpu import Gpu, NoGpu, SeveralGpus
+from harness.measure.gpu import Gpus
 from harness.measure.other_cpu_load import OtherCpuLoad
 from harness.measure.program import Build, Infers, Phase, Program, Session, Trains
 from harness.measure.slowdown import PlantedSlowdown
@@ -56,7 +56,7 @@ class Measuring:
         self,
         session: Session[Any],
         *,
-        gpu: Gpu | SeveralGpus | NoGpu,
+        gpu: Gpus,
         channel: Channel,
         timeline: Path | None = None,
         turns: NoTurns = clock.NO_TURNS,
@@ -317,8 +317,8 @@ class Measuring:
         missing: list[int | None] = [None] * len(memory.devices)
         of_each = zip(
             memory.devices,
-            self._gpu.process_bytes_of_each() or missing,
-            self._gpu.device_used_bytes_of_each() or missing,
+            [gpu.process_bytes() for gpu in self._gpu.each] or missing,
+            [gpu.device_used_bytes() for gpu in self._gpu.each] or missing,
             strict=False,
         )
         devices = [

@@ -256,16 +256,12 @@ def _git_environment() -> dict[str, str]:
 
 
 def _cpu_model(cpuinfo: Path) -> str | None:
-    try:
-        match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
-    except OSError:
+    if not (text := _text(cpuinfo)):
         return None
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return match.group(1).strip() if match else platform.processor() or None
 
 
 def _memory_total_bytes(meminfo: Path) -> int | None:
-    try:
-        match = re.search(r"^MemTotal:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
-    except OSError:
-        return None
+    match = re.search(r"^MemTotal:\s+(\d+) kB$", _text(meminfo), re.MULTILINE)
     return int(match.group(1)) * 1024 if match else None

@@ -267,7 +267,7 @@ def student_t_95(degrees_of_freedom: int) -> float:
     return STUDENT_T_95[min(degrees_of_freedom, len(STUDENT_T_95)) - 1]
 
 
-def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Interval | None:
+def interval_of_log_ratios(differences: Sequence[float]) -> Interval | None:
     """95 % interval of the ratio of two sides, paired by replicate; None for a single one.
 
     Student's t on d = log(numerator / denominator) of each replicate: exp(mean(d) +- t[n - 1] * s / sqrt(n)),
@@ -276,28 +276,15 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -
     Not a bootstrap: what claims 95 % must cover 95 %, and with 3 replicates a bootstrap of the median covers 75 %
     (docs/studies/interval_coverage.md).
 
-    Raises:
-        ValueError: the sides have different lengths, or a value is not positive.
+    Args:
+        differences: d.
     """
-    return interval_of_log_ratios(_log_ratios(numerators, denominators))
-
-
-def interval_of_log_ratios(differences: Sequence[float]) -> Interval | None:
-    """The same from d, the logarithms of the replicates' ratios."""
     count = len(differences)
     if count < REPLICATES_FOR_AN_INTERVAL:
         return None
     centre = math.fsum(differences) / count
     reach = student_t_95(count - 1) * standard_deviation(differences) / math.sqrt(count)
     return Interval(math.exp(centre - reach), math.exp(centre + reach))
-
-
-def _log_ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
-    if len(numerators) != len(denominators):
-        raise ValueError(f"{len(numerators)} replicates cannot be paired with {len(denominators)}")
-    if any(value <= 0 for value in (*numerators, *denominators)):
-        raise ValueError("a ratio's interval needs positive values on both sides")
-    return [math.log(a / b) for a, b in zip(numerators, denominators, strict=True)]
 
 
 class PairedRatio(NamedTuple):
@@ -317,10 +304,14 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
     Raises:
         ValueError: no replicates, the sides have different lengths, or a value is not positive.
     """
-    differences = _log_ratios(numerators, denominators)
-    count = len(differences)
+    count = len(numerators)
+    if count != len(denominators):
+        raise ValueError(f"{count} replicates cannot be paired with {len(denominators)}")
     if count == 0:
         raise ValueError("a ratio needs one replicate at the least")
+    if min(*numerators, *denominators) <= 0:
+        raise ValueError("a ratio's interval needs positive values on both sides")
+    differences = [math.log(a / b) for a, b in zip(numerators, denominators, strict=True)]
     return PairedRatio(
         value=math.exp(math.fsum(differences) / count),
         interval=interval_of_log_ratios(differences),

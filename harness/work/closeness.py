@@ -65,12 +65,7 @@ def relative_error(actual: Tensors, expected: Tensors) -> float:
     """|actual - expected| / |expected|, L2 over all parameters together; infinite where names or shapes differ."""
     if not _are_alike(actual, expected):
         return float("inf")
-    difference = sum(float(np.sum((actual[name] - expected[name]) ** 2)) for name in expected)
-    size = sum(float(np.sum(value**2)) for value in expected.values())
-    if size == 0:
-        return 0.0 if difference == 0 else float("inf")
-    error = float(np.sqrt(difference / size))
-    return error if np.isfinite(error) else float("inf")
+    return relative_error_of([actual[name] for name in expected], list(expected.values()))
 
 
 def errors_of_items(actual: Tensors, expected: Tensors) -> NDArray[np.float64]:

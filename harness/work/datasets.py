@@ -62,7 +62,7 @@ class Dataset:
 
     train: Arrays
     test: Arrays
-    constants: Arrays
+    constants: Arrays = field(default_factory=dict)
     """Of the training set, such as the mean and the standard deviation of each channel of its images."""
     shared: Arrays = field(default_factory=dict)
     """What the samples are made of where they differ in size, such as the nodes and edges of all graphs. Their axes
@@ -77,7 +77,7 @@ class Dataset:
         return count_of(self.test)
 
 
-NO_DATA = Dataset(train={}, test={}, constants={})
+NO_DATA = Dataset(train={}, test={})
 """In the place of a data set where the inputs are drawn on the device."""
 
 
@@ -343,19 +343,19 @@ def _sha256_of(arrays: Mapping[str, ArrayFile]) -> str:
     return digest.hexdigest()
 
 
-def labelled_images(
-    *,
-    train_images: NDArray[np.uint8],
-    train_labels: NDArray[np.int32],
-    test_images: NDArray[np.uint8],
-    test_labels: NDArray[np.int32],
-) -> Dataset:
-    """For image classification: images [n, height, width, channels] and labels [n], from 0."""
+def split(arrays: Arrays, train_count: int, **others: Arrays) -> Dataset:
+    """The first samples are to train on, all others to test on. `others`: as those of Dataset."""
     return Dataset(
-        train={"images": train_images, "labels": train_labels},
-        test={"images": test_images, "labels": test_labels},
-        constants=channel_statistics(train_images),
+        train={name: array[:train_count] for name, array in arrays.items()},
+        test={name: array[train_count:] for name, array in arrays.items()},
+        **others,
     )
+
+
+def labelled_images(images: NDArray[np.uint8], labels: NDArray[np.int32], train_count: int) -> Dataset:
+    """For image classification: images [n, height, width, channels] and labels [n], from 0, as `split` takes them."""
+    constants = channel_statistics(images[:train_count])
+    return split({"images": images, "labels": labels}, train_count, constants=constants)
 
 
 def channel_statistics(images: NDArray[np.uint8]) -> dict[str, NDArray[np.float32]]:

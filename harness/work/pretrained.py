@@ -27,6 +27,7 @@ from harness.results.record import WeightsIdentity
 from harness.work.datasets import (
     NETWORK_TIMEOUT_S,
     DataFiles,
+    digest_of,
     network_timeout,
     read_manifest,
     require_torchvision,
@@ -243,8 +244,7 @@ def _require_right_hash(original: Path) -> None:
     expected = re.search(r"-([0-9a-f]{8,})\.", original.name)
     if not original.exists() or expected is None:
         return
-    with original.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = digest_of(original, "sha256")
     if not found.startswith(expected[1]):
         raise DataError(
             f"{original}: its SHA-256 begins with {found[: len(expected[1])]} and not, as its name says, with "

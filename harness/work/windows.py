@@ -22,6 +22,11 @@ def windows(tokens: Tokens, positions: int, stride: int | None = None) -> Tokens
     return np.ascontiguousarray(found)
 
 
+def as_dataset(train: Tokens, test: Tokens, positions: int, stride: int | None = None) -> Dataset:
+    """`stride`: of the windows to train on."""
+    return Dataset(train={"tokens": windows(train, positions, stride)}, test={"tokens": windows(test, positions)})
+
+
 def cut_to(dataset: Dataset, positions: int) -> Dataset:
     """The same text in shorter windows, each of `positions` + 1 tokens; none is lost.
 

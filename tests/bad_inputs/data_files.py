@@ -24,7 +24,7 @@ from tests.made.report_records import record
 def _dataset() -> datasets.Dataset:
     images = np.arange(4 * 8 * 8, dtype=np.uint8).reshape(4, 8, 8, 1)
     labels = np.arange(4, dtype=np.int32)
-    return labelled_images(train_images=images, train_labels=labels, test_images=images[:2], test_labels=labels[:2])
+    return labelled_images(np.concatenate([images, images[:2]]), np.concatenate([labels, labels[:2]]), len(images))
 
 
 SOURCE = DataSource(

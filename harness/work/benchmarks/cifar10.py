@@ -26,8 +26,8 @@ def _read_cifar10(folder: Path) -> Dataset:
     path = ensure_originals([original], folder)[original.name]
     try:
         with tarfile.open(path) as archive:
-            train = [_read_batch(archive, f"{CIFAR10.base_folder}/{name}") for name, _ in CIFAR10.train_list]
-            test = [_read_batch(archive, f"{CIFAR10.base_folder}/{name}") for name, _ in CIFAR10.test_list]
+            names = [name for name, _ in (*CIFAR10.train_list, *CIFAR10.test_list)]
+            batches = [_read_batch(archive, f"{CIFAR10.base_folder}/{name}") for name in names]
     except (
         OSError,
         EOFError,
@@ -38,12 +38,8 @@ def _read_cifar10(folder: Path) -> Dataset:
         zlib.error,
     ) as error:
         raise DataError(f"{path}: not the archive of CIFAR-10 ({error}). Remove it and fetch again.") from error
-    return labelled_images(
-        train_images=np.concatenate([images for images, _ in train]),
-        train_labels=np.concatenate([labels for _, labels in train]),
-        test_images=np.concatenate([images for images, _ in test]),
-        test_labels=np.concatenate([labels for _, labels in test]),
-    )
+    images, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    return labelled_images(images, labels, sum(len(own) for _, own in batches[: len(CIFAR10.train_list)]))
 
 
 def _read_batch(archive: tarfile.TarFile, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -75,13 +71,8 @@ def _sample_cifar10() -> Dataset:
     images //= 16
     images += draw.randint(-30, 31, count).astype(np.int16)[:, np.newaxis, np.newaxis, np.newaxis]
     images += draw.randint(-60, 61, images.shape, dtype=np.int8)
-    pixels, classes, count = np.clip(images, 0, 255).astype(np.uint8), labels.astype(np.int32), SAMPLE_TRAIN_COUNT
-    return labelled_images(
-        train_images=pixels[:count],
-        train_labels=classes[:count],
-        test_images=pixels[count:],
-        test_labels=classes[count:],
-    )
+    pixels = np.clip(images, 0, 255).astype(np.uint8)
+    return labelled_images(pixels, labels.astype(np.int32), SAMPLE_TRAIN_COUNT)
 
 
 def _moved(patterns: NDArray[np.int16], classes: NDArray[np.int64], draw: np.random.RandomState) -> NDArray[np.int16]:

@@ -13,7 +13,7 @@ from harness.work.datasets import Dataset, DataSource, Original, ensure_original
 from harness.work.declared import Benchmark
 from harness.work.gpt import GptSize
 from harness.work.tasks import NEXT_BYTE
-from harness.work.windows import cut_to, tokens_of, windows
+from harness.work.windows import as_dataset, cut_to, tokens_of
 
 VOCABULARY = 256
 """Bytes."""
@@ -75,11 +75,7 @@ def as_windows(text: bytes, train_share: float, test_share: float, stride: int |
     tokens = np.frombuffer(text, np.uint8)
     train = tokens[: round(len(tokens) * train_share)]
     test = tokens[len(tokens) - round(len(tokens) * test_share) :]
-    return Dataset(
-        train={"tokens": windows(train, STORED_POSITIONS, stride)},
-        test={"tokens": windows(test, STORED_POSITIONS)},
-        constants={},
-    )
+    return as_dataset(train, test, STORED_POSITIONS, stride)
 
 
 def for_model(dataset: Dataset, model: str, _sizes: Frozen) -> Dataset:

@@ -15,7 +15,7 @@ from harness.work.datasets import Dataset, DataSource, Original, ensure_original
 from harness.work.declared import Benchmark
 from harness.work.gpt import GptSize
 from harness.work.tasks import NEXT_TOKEN
-from harness.work.windows import cut_to, logits_of, tokens_of, windows
+from harness.work.windows import as_dataset, cut_to, logits_of, tokens_of
 
 TOKENS = 50_257
 """Of GPT-2's tokenizer."""
@@ -113,11 +113,7 @@ def as_windows(train: NDArray[np.uint16], test: NDArray[np.uint16], stride: int 
             raise DataError(f"fineweb, {part}: {len(of_part):,} tokens, and a window takes {STORED_POSITIONS + 1:,}")
         if (largest := int(of_part.max())) >= TOKENS:
             raise DataError(f"fineweb, {part}: token {largest}; GPT-2's tokenizer has 0 to {TOKENS - 1}")
-    return Dataset(
-        train={"tokens": windows(tokens["train"], STORED_POSITIONS, stride)},
-        test={"tokens": windows(tokens["test"], STORED_POSITIONS)},
-        constants={},
-    )
+    return as_dataset(tokens["train"], tokens["test"], STORED_POSITIONS, stride)
 
 
 def _sample() -> Dataset:

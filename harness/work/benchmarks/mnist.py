@@ -27,12 +27,12 @@ def _read_mnist(folder: Path) -> Dataset:
         for name, md5 in MNIST.resources
     ]
     arrays = {name: read_idx(path) for name, path in ensure_originals(originals, folder).items()}
-    return labelled_images(
-        train_images=arrays["train-images-idx3-ubyte.gz"][..., np.newaxis],
-        train_labels=arrays["train-labels-idx1-ubyte.gz"].astype(np.int32),
-        test_images=arrays["t10k-images-idx3-ubyte.gz"][..., np.newaxis],
-        test_labels=arrays["t10k-labels-idx1-ubyte.gz"].astype(np.int32),
+    images, labels = (
+        np.concatenate([arrays[f"{part}-{kind}-ubyte.gz"] for part in ("train", "t10k")])
+        for kind in ("images-idx3", "labels-idx1")
     )
+    train_count = len(arrays["train-labels-idx1-ubyte.gz"])
+    return labelled_images(images[..., np.newaxis], labels.astype(np.int32), train_count)
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
@@ -55,10 +55,7 @@ def _sample_mnist() -> Dataset:
         images, labels = digits["images"], digits["labels"].astype(np.int32)
     enlarged = (images.astype(np.uint16) * 255 // 16).astype(np.uint8).repeat(3, axis=1).repeat(3, axis=2)
     images = np.pad(enlarged, ((0, 0), (2, 2), (2, 2)))[..., np.newaxis]
-    count = DIGITS_TRAIN_COUNT
-    return labelled_images(
-        train_images=images[:count], train_labels=labels[:count], test_images=images[count:], test_labels=labels[count:]
-    )
+    return labelled_images(images, labels, DIGITS_TRAIN_COUNT)
 
 
 BENCHMARK = Benchmark(

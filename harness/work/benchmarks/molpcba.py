@@ -19,9 +19,9 @@ from pydantic import Field
 
 from harness.errors import DataError
 from harness.plan import Frozen
-from harness.work.datasets import Arrays, Dataset, DataSource, Original, ensure_originals
+from harness.work.datasets import Arrays, Dataset, DataSource, Original, ensure_originals, split
 from harness.work.declared import Benchmark, Layer, Model
-from harness.work.graphs import Graph, in_one_table, places, require_graphs, shared_arrays
+from harness.work.graphs import in_one_table, places, require_graphs, shared_arrays
 from harness.work.molecules import molecules
 from harness.work.tasks import GRAPH_CLASSIFICATION
 
@@ -95,7 +95,6 @@ def read_zip(path: Path) -> Dataset:
     return Dataset(
         train={name: array[split["train"]] for name, array in of_all.items()},
         test={name: array[split["test"]] for name, array in of_all.items()},
-        constants={},
         shared=_in_tables(shared),
     )
 
@@ -150,19 +149,8 @@ def _both_directions(
 @cache
 def _sample() -> Dataset:
     graphs, labels = molecules(SAMPLE_COUNT, TASKS)
-    return dataset_of(graphs, labels, SAMPLE_TRAIN_COUNT)
-
-
-def dataset_of(graphs: list[Graph], labels: NDArray[np.int8], train_count: int) -> Dataset:
-    """The first graphs are to train on."""
     shared, of_all = shared_arrays(graphs)
-    arrays = of_all | {"labels": labels}
-    return Dataset(
-        train={name: array[:train_count] for name, array in arrays.items()},
-        test={name: array[train_count:] for name, array in arrays.items()},
-        constants={},
-        shared=_in_tables(shared),
-    )
+    return split(of_all | {"labels": labels}, SAMPLE_TRAIN_COUNT, shared=_in_tables(shared))
 
 
 LAYERS = frozenset({Layer.GRAPH, Layer.TABLE, Layer.DENSE, Layer.SCALE})

@@ -7,7 +7,7 @@ import numpy as np
 from harness.work.datasets import Dataset, DataSource
 from harness.work.declared import Benchmark, Layer, Model
 from harness.work.tasks import NEXT_TOKEN
-from harness.work.windows import tokens_of, windows
+from harness.work.windows import as_dataset, tokens_of
 
 TEXT = Path(__file__).parent.parent / "sample" / "us_constitution.txt"
 VOCABULARY = 256
@@ -28,9 +28,7 @@ TEST_SHARE = 0.1
 def _read(_originals: Path | None = None) -> Dataset:
     tokens = np.frombuffer(TEXT.read_bytes(), np.uint8).astype(np.int32)
     train, test = np.split(tokens, [round(len(tokens) * (1 - TEST_SHARE))])
-    return Dataset(
-        train={"tokens": windows(train, WINDOW, STRIDE)}, test={"tokens": windows(test, WINDOW)}, constants={}
-    )
+    return as_dataset(train, test, WINDOW, STRIDE)
 
 
 BENCHMARK = Benchmark(

@@ -57,9 +57,9 @@ def test_several_gpus_add_energy_and_tell_the_worst_state(nvml: Any) -> None:
     nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = lambda handle: processes[handle]
     both = open_gpus(0, 2)
     assert both.energy_joules() == 3500.0
-    assert both.joules_of_each() == [1000.0, 2500.0]
+    assert [gpu.energy_joules() for gpu in both.each] == [1000.0, 2500.0]
     assert both.process_bytes() == 30
-    assert both.process_bytes_of_each() == [10, 30]
+    assert [gpu.process_bytes() for gpu in both.each] == [10, 30]
     assert both.state() == dict(
         sm_clock_mhz=1310,
         memory_clock_mhz=1115,
@@ -77,7 +77,7 @@ def test_several_gpus_have_no_number_where_one_has_none(nvml: Any) -> None:
     nvml.nvmlDeviceGetTotalEnergyConsumption.side_effect = only_the_first(1_000_000)
     both = open_gpus(0, 2)
     assert both.energy_joules() is None
-    assert both.joules_of_each() == [1000.0, None]
+    assert [gpu.energy_joules() for gpu in both.each] == [1000.0, None]
     assert both.why_no_energy() == "the GPU gives no energy: Not Supported"
 
 
@@ -394,7 +394,7 @@ def containers_processes(nvml: Any, *, before: int, after: int) -> Gpu:
 def test_in_a_container_memory_is_what_the_device_has_more_in_use(nvml: Any) -> None:
     gpu = containers_processes(nvml, before=0, after=1)
     assert gpu.process_bytes() is None
-    assert (gpu.device_used_bytes(), gpu.device_used_bytes_of_each()) == (1_400, [1_400])
+    assert (gpu.device_used_bytes(), gpu.each) == (1_400, (gpu,))
     assert "device_used_bytes" not in gpu.describe()["absent"]
 
 

@@ -631,25 +631,24 @@ class Gpu(NoGpu):
         super().__init__("not of this one")
         self.lab = lab
         self.asked_at_call: list[int] = []
+        self.each = [
+            SimpleNamespace(
+                energy_joules=lambda: lab.now_s * 150.0,
+                process_bytes=lambda: None,
+                device_used_bytes=lambda used=used: used,
+            )
+            for used in (70, 90)
+        ]
 
     def energy_joules(self) -> float:
         self.asked_at_call.append(self.lab.calls)
         return self.lab.now_s * (140.0 if self.lab.calls else 100.0)
 
-    def joules_of_each(self) -> list[float]:
-        return [self.lab.now_s * 300.0]
-
     def held_back_counters(self) -> list[dict[int, float]]:
         return [{74: self.lab.now_s * 0.25e9}]
 
-    def process_bytes_of_each(self) -> list[int | None]:
-        return [None, None]
-
     def device_used_bytes(self) -> int:
         return 90
-
-    def device_used_bytes_of_each(self) -> list[int | None]:
-        return [70, 90]
 
 
 def test_what_a_gpu_adds_to_a_measurement(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from tests.made.explained_records import (
     explanation,
     launch_bound_pair,
 )
-from tests.made.report_records import csv_lines, passed, row_of, section_of, with_result
+from tests.made.report_records import csv_lines, passed, row_of, with_result
 from tests.pipeline.report.shown import page_of
 
 
