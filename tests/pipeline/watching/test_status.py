@@ -408,7 +408,7 @@ def pair_that_runs(project: FakeProject) -> JobState:
     jobs_of_it = tuple(plan.model_copy(update={"protocol": protocol}) for plan in plans)
     beat = heartbeat_of(current=f"{KEY}-r3", phase="latency", phase_done=10.0, phase_total=20.0, eta_s=360.0)
     return JobState(
-        folder=JobFolder(root=Path("/x")),
+        folder=JobFolder(root=Path("/results/jobs/any/x")),
         pair=Pair(cell=plans[0].cell, jobs=jobs_of_it),
         state="running",
         node="node-of-a-long-name",
