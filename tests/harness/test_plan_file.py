@@ -1,4 +1,4 @@
-"""plan.json, written and read."""
+"""plan.json, written and read; and a cell in words."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 
 from harness.errors import RecordError
 from harness.paths import JobFolder
+from harness.plan import Cell
 from harness.plan_file import read_plan, write_plan
 from tests.made.project import BehavingProject
 
@@ -39,3 +40,16 @@ def test_what_is_wrong_with_a_plan(content: str | None, message: str, tmp_path: 
         read_plan(path)
     assert str(error.value).startswith(f"{path}: ")
     assert content is None or "Submit the job again" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "devices", "words"),
+    [
+        ("any", 1, "mnist train"),
+        ("h100", 2, "mnist train, 2 GPUs, h100"),
+        ("cpu", 2, "mnist train, 2 processes, cpu"),
+        ("any", 2, "mnist train, 2 devices"),  # maybe of a CPU
+    ],
+)
+def test_a_cell_in_words_has_gpus_only_where_it_asks_for_them(gpu: str, devices: int, words: str) -> None:
+    assert Cell(gpu=gpu, benchmark="mnist", use_case=2, use_case_name="train", devices=devices).words == words

@@ -41,6 +41,32 @@ use_cases:
       - {formulation: loop, batch_size: 32}
 """
 
+BEHAVING = """\
+project: trial
+cluster: {time_limit_minutes: 30, cpus_per_task: 1}
+pairing: together
+gpus: {any: {}}
+matrix: {gpus: [any], benchmarks: [mnist], use_cases: [1]}
+benchmarks:
+  mnist: {models: [cnn]}
+runs: {jax: [eager], torch: [eager]}
+use_cases:
+  1:
+    name: behave
+    devices: 1
+    nodes: 1
+    batch_sizes: [8]
+    precisions: [fp32]
+    formulations: {jax: [by_node], torch: [by_node]}
+    settings: {gate: nowhere, pid: nowhere}
+measurement:
+  {replicates: 4, warmup_s: 0.01, block_min_s: 0.1, min_blocks: 3, max_blocks: 6, max_time_s: 1.0, latency_calls: 3,
+    latency_max_time_s: 1.0, idle_s: 0, explain: false}
+quick: {}
+wandb: {mode: disabled, project: trial}
+"""
+"""Of the fake framework (tests/made/fake_framework), in the full protocol, which takes seconds."""
+
 PRETRAINED = (
     MINIMAL.replace(
         "  cifar10: {models",
@@ -59,10 +85,10 @@ PRETRAINED = (
 """With inference on ImageNet-100, by pretrained weights."""
 
 
-def changed(old: str, new: str) -> str:
-    """MINIMAL with one piece replaced; the piece must be there, and once."""
-    assert MINIMAL.count(old) == 1, f"{old!r} stands {MINIMAL.count(old)} times in MINIMAL"
-    return MINIMAL.replace(old, new)
+def changed(old: str, new: str, text: str = MINIMAL) -> str:
+    """The text with one piece replaced; the piece must be there, and once."""
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in it"
+    return text.replace(old, new)
 
 
 def config_of(text: str, folder: Path) -> Config:

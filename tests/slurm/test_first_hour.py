@@ -8,38 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.made.config_text import BEHAVING, changed
 from tests.made.patience import patience
 from tests.made.project import BehavingProject, make_behaving_repository
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.slurm
 
-CONFIG = """\
-project: trial
-cluster: {time_limit_minutes: 30, cpus_per_task: 1}
-pairing: together
-gpus: {any: {}}
-matrix: {gpus: [any], benchmarks: [cifar10], use_cases: [3]}
-benchmarks:
-  cifar10: {models: [cnn]}
-runs: {jax: [eager], torch: [eager]}
-use_cases:
-  3:
-    name: behave
-    devices: 1
-    nodes: 1
-    batch_sizes: [8]
-    precisions: [fp32]
-    formulations: {jax: [varies, slow, slower], torch: [slow, slower]}
-    settings: {gate: nowhere, pid: nowhere}
-measurement:
-  {replicates: 4, warmup_s: 0.01, block_min_s: 0.02, min_blocks: 3, max_blocks: 6, max_time_s: 1.0, latency_calls: 3,
-    latency_max_time_s: 1.0, idle_s: 0, explain: false}
-quick: {}
-wandb: {mode: disabled, project: trial}
-"""
+MODES = "{jax: [varies, slow, slower], torch: [slow, slower]}"
+CONFIG = changed(
+    "{jax: [by_node], torch: [by_node]}", MODES, changed("block_min_s: 0.1", "block_min_s: 0.02", BEHAVING)
+)
 SO_FAR = re.compile(
-    r"^[\d:]{8} cifar10 behave, cnn, batch 8, fp32: (so far )?JAX ([\d.]+) x(?: \[([\d.]+), ([\d.]+)\])?(?: faster)? "
+    r"^[\d:]{8} mnist behave, cnn, batch 8, fp32: (so far )?JAX ([\d.]+) x(?: \[([\d.]+), ([\d.]+)\])?(?: faster)? "
     r"\((?:after )?(\d) [^;]*pairs?[^;]*; varies\.eager / slow\.eager\)$",
     re.MULTILINE,
 )
@@ -51,7 +32,7 @@ def project(slurm: Cluster, tmp_path: Path) -> BehavingProject:
 
 
 def main(project: BehavingProject, *arguments: str) -> str:
-    command = [sys.executable, "main.py", "--benchmark", "cifar10", "--use_case", "3", "--data", "sample", *arguments]
+    command = [sys.executable, "main.py", "--benchmark", "mnist", "--use_case", "1", "--data", "sample", *arguments]
     done = subprocess.run(command, cwd=project.root, capture_output=True, text=True, timeout=patience(60))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -81,7 +62,7 @@ def test_from_the_command_to_the_ratio(project: BehavingProject) -> None:
     widths = [float(high) / float(low) for _, _, low, high in found if low]
     assert widths[1] < widths[0] / 1.2
     assert found[-1][1] == pytest.approx(10 / 4.15, rel=0.1)
-    assert "cifar10 behave: done: 13 measurements" in out
+    assert "mnist behave: done: 13 measurements" in out
     assert out.index("\nOn CPU: ") > out.rindex("so far JAX")
 
     again = main(project)

@@ -11,36 +11,14 @@ import pytest
 
 from harness.paths import Results
 from harness.results.record import read_record
+from tests.made.config_text import BEHAVING, changed
 from tests.made.patience import patience
 from tests.made.project import BehavingProject, make_behaving_repository
 from tests.slurm.cluster import Cluster, Site, running_cluster
 
 pytestmark = pytest.mark.slurm
 
-CONFIG = """\
-project: trial
-cluster: {time_limit_minutes: 30, cpus_per_task: 1, max_parallel_jobs: 2}
-pairing: together
-gpus: {any: {}}
-matrix: {gpus: [any], benchmarks: [mnist], use_cases: [1]}
-benchmarks:
-  mnist: {models: [cnn]}
-runs: {jax: [eager], torch: [eager]}
-use_cases:
-  1:
-    name: behave
-    devices: 1
-    nodes: 1
-    batch_sizes: [8]
-    precisions: [fp32]
-    formulations: {jax: [by_node], torch: [by_node]}
-    settings: {gate: nowhere, pid: nowhere}
-measurement:
-  {replicates: 4, warmup_s: 0.01, block_min_s: 0.1, min_blocks: 3, max_blocks: 6, max_time_s: 1.0, latency_calls: 3,
-    latency_max_time_s: 1.0, idle_s: 0, explain: false}
-quick: {}
-wandb: {mode: disabled, project: trial}
-"""
+CONFIG = changed("cpus_per_task: 1}", "cpus_per_task: 1, max_parallel_jobs: 2}", BEHAVING)
 
 
 @pytest.fixture(scope="module")
