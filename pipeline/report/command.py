@@ -219,7 +219,7 @@ def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
     page_html(compared, alone, records, (), results.root)
     csv_text(compared, alone)
     phases_csv_text(compared)
-    latex_tables(compared, alone, {}, {})
+    latex_tables(compared, alone, {})
     figures(report_files(results.report), compared, png=False)
     published_part(compared, records)
 
@@ -265,7 +265,7 @@ def _show_and_write(
             compared, alone, records, (*reading.refused, *refused), source, calibrated, traces=linked, ceilings=ceilings
         )
         write_text(files.html, page)
-        write_tables(files, compared, alone, calibrated, ceilings)
+        write_tables(files, compared, alone, ceilings)
         if options.details:
             print_details(compared, console, alone)
         print_left_out(records, console)

@@ -10,7 +10,6 @@ from harness.errors import ProjectError
 from harness.files import way_out, write_atomically
 from harness.printable import printable
 from pipeline.report.answer import answers_table, groups_of
-from pipeline.report.calibrations import CalibratedDevices
 from pipeline.report.ceilings import DeviceCeilings
 from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import OneDevice, Section, Setup, headline
@@ -77,29 +76,21 @@ def write_text(path: Path, text: str) -> None:
         write_atomically(path, text, replace=True)
 
 
-def write_tables(
-    files: ReportFiles,
-    compared: Sequence[Section],
-    alone: OneDevice,
-    calibrated: CalibratedDevices,
-    ceilings: DeviceCeilings,
-) -> None:
+def write_tables(files: ReportFiles, compared: Sequence[Section], alone: OneDevice, ceilings: DeviceCeilings) -> None:
     write_text(files.csv, csv_text(compared, alone))
     write_text(files.phases, phases_csv_text(compared))
     write_text(files.why, why_csv_text(compared))
     _clear(files.tables, "*.tex")
-    for name, text in latex_tables(compared, alone, calibrated, ceilings).items():
+    for name, text in latex_tables(compared, alone, ceilings).items():
         write_text(files.tables / f"{name}.tex", text)
 
 
-def latex_tables(
-    compared: Sequence[Section], alone: OneDevice, calibrated: CalibratedDevices, ceilings: DeviceCeilings
-) -> dict[str, str]:
+def latex_tables(compared: Sequence[Section], alone: OneDevice, ceilings: DeviceCeilings) -> dict[str, str]:
     """File name (without its ending) to text: `overview` of all answers, the report's tables, and of each section its
     tables, with one of the fastest modes alone (`-full`) as papers have it."""
     answers = [answer for group in groups_of(compared) for answer in group.answers]
     tables = {"overview": latex(answers_table("overview", "JAX or PyTorch", answers))} if answers else {}
-    tables |= {one.name: latex(one) for one in report_tables(compared, ceilings, calibrated)}
+    tables |= {one.name: latex(one) for one in report_tables(compared, ceilings)}
     names = section_names(compared)
     for section in compared:
         name, comment = names[section.setup], headline(section.setup)

@@ -97,7 +97,7 @@ def page_html(
         sure={id(group): _how_sure(group, calibrated or {}) for group in groups},
         places=places,
         place_ids={place.setup: place.id for place in places},
-        tables=report_tables(compared, ceilings or {}, calibrated or {}),
+        tables=report_tables(compared, ceilings or {}),
         filters=_filters(places),
         environments=environment_groups(records),
         left_out=left_out_lines(records),

@@ -9,7 +9,6 @@ from harness.results.sequential import FIRST_LOOK
 from harness.results.statistics import calls_needed
 from harness.work.tasks import Metric
 from pipeline.report.answer import answer_of, answers_table
-from pipeline.report.calibrations import CalibratedDevices, calibrations_table
 from pipeline.report.ceilings import DeviceCeilings, ceilings_table
 from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling
 from pipeline.report.declared import task_of
@@ -347,11 +346,10 @@ def sides_table(section: Section) -> Table:
     )
 
 
-def report_tables(compared: Sequence[Section], ceilings: DeviceCeilings, calibrated: CalibratedDevices) -> list[Table]:
+def report_tables(compared: Sequence[Section], ceilings: DeviceCeilings) -> list[Table]:
     found = (
         scaling_over_devices(compared, ceilings),
         devices_table(compared),
-        calibrations_table(calibrated),
         ceilings_table(ceilings),
         models_table(models_of(compared)),
     )
