@@ -22,7 +22,6 @@ from pipeline.report.calibration import (
 )
 from pipeline.report.compare import NAMES
 from pipeline.report.conditions import uses_gpu
-from pipeline.report.table import Line, Table, group, numbers, texts
 
 COMMAND = "python main.py calibrate"
 PUBLISHED_CALIBRATIONS = Results(root=PUBLISHED).calibration
@@ -124,41 +123,6 @@ SHOWN = ("slower_2_percent", "slower_5_percent")
 """Slowdowns of which the report says how many were found."""
 
 
-def calibrations_table(calibrated: CalibratedDevices) -> Table:
-    lines = []
-    for device, found in calibrated.items():
-        lines.append(group(device))
-        lines += [Line(_line(one), one.framework) for one in found]
-        missing = [one for one in FRAMEWORKS if one not in {of.framework for of in found}]
-        nothing = [f"not calibrated on this device: {COMMAND}", *[""] * (4 + len(SHOWN))]
-        lines += [Line([NAMES[one], *nothing], one) for one in missing]
-    return Table(
-        name="calibration",
-        title="Calibration: is a verdict right?",
-        caption=(
-            "Each framework against itself, as it is (A/A) and slowed down on purpose. Wrong in A/A: a side is named "
-            "though both are alike. Found: the slower side is named."
-        ),
-        columns=[
-            *texts("framework", "what"),
-            *numbers("rounds", "pairs differ by", "pairs at most", "wrong in A/A", "2 % found", "5 % found"),
-        ],
-        lines=lines,
-    )
-
-
-def _line(one: Calibration) -> list[str]:
-    trust = one.trust
-    how = f"{', in turns' if one.is_interleaved else ''}{', a quick run' if one.quick else ''}"
-    flags = f"; flags: {one.flags}" if one.flags else ""
-    cells = [NAMES[one.framework], f"{one.what}{how}, {one.day}{flags}", str(one.rounds)]
-    cells.append("" if one.spread is None else percent(one.spread))
-    if trust is None:
-        return [*cells, "", "too few rounds", *[""] * len(SHOWN)]
-    found = [percent(trust.found[name]) if name in trust.found else "" for name in SHOWN]
-    return [*cells, str(trust.at_most), percent(trust.false_in_aa), *found]
-
-
 def trust_sentences(found: Sequence[Calibration]) -> list[str]:
     """Of the calibrations of one device: how far its verdicts can be trusted; of each pairing the newest of each
     framework. A sentence with the command where there are none."""
@@ -167,7 +131,8 @@ def trust_sentences(found: Sequence[Calibration]) -> list[str]:
         newest = {
             one.framework: one for one in reversed(found) if one.is_interleaved == is_interleaved and not one.quick
         }
-        trusted = [(name, one.trust) for name in FRAMEWORKS if (one := newest.get(name)) and one.trust]
+        both = [newest[name] for name in FRAMEWORKS if name in newest and newest[name].trust]
+        trusted = [(one.framework, one.trust) for one in both if one.trust]
         if not trusted:
             continue
         false = _each([(name, trust.false_in_aa) for name, trust in trusted])
@@ -178,7 +143,9 @@ def trust_sentences(found: Sequence[Calibration]) -> list[str]:
                 parts.append(f"a true difference of {in_percent(slowdown)[1:]} was found in {_each(shares)}")
         most = max(trust.at_most for _, trust in trusted)
         how = "in turns" if is_interleaved else "one after the other"
-        lines.append(f"Measured on this device, {how}, within {most} pairs: {'; '.join(parts)}.")
+        made = " and ".join(dict.fromkeys(f"{one.rounds} rounds from {one.day}" for one in both))
+        flags = "".join(f" Flags of {NAMES[one.framework]} then: {one.flags}." for one in both if one.flags)
+        lines.append(f"Measured on this device, {how}, {made}, within {most} pairs: {'; '.join(parts)}.{flags}")
     return lines or [f"Not calibrated on this device: `{COMMAND}` measures how often its verdicts are right."]
 
 

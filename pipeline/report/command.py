@@ -221,7 +221,7 @@ def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
     page_html(compared, alone, records, (), results.root)
     csv_text(compared, alone)
     phases_csv_text(compared)
-    latex_tables(compared, alone, {}, {})
+    latex_tables(compared, alone, {})
     figures(report_files(results.report), compared, alone, png=False)
     published_part(compared, records)
 
@@ -276,7 +276,7 @@ def _show_and_write(
             neighbours=neighbours,
         )
         write_text(files.html, page)
-        write_tables(files, compared, alone, calibrated, ceilings, neighbours)
+        write_tables(files, compared, alone, ceilings, neighbours)
         if options.details:
             print_details(compared, console, alone)
         print_left_out(records, console)

@@ -36,7 +36,3 @@ def mode_of(framework: Framework, use_case_name: str, mode_name: str) -> Mode | 
     if use_case_name not in use_case_names():
         return None
     return next((mode for mode in use_case(use_case_name).modes[framework] if mode.name == mode_name), None)
-
-
-def how_it_runs(mode: Mode | None) -> str:
-    return mode.run.words if mode else NOT_DECLARED

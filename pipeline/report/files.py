@@ -10,7 +10,6 @@ from harness.errors import ProjectError
 from harness.files import way_out, write_atomically
 from harness.printable import printable
 from pipeline.report.answer import answers_table, groups_of
-from pipeline.report.calibrations import CalibratedDevices
 from pipeline.report.ceilings import DeviceCeilings
 from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import OneDevice, Section, Setup, headline
@@ -81,7 +80,6 @@ def write_tables(
     files: ReportFiles,
     compared: Sequence[Section],
     alone: OneDevice,
-    calibrated: CalibratedDevices,
     ceilings: DeviceCeilings,
     neighbours: Sequence[Table],
 ) -> None:
@@ -89,22 +87,18 @@ def write_tables(
     write_text(files.phases, phases_csv_text(compared))
     write_text(files.why, why_csv_text(compared))
     _clear(files.tables, "*.tex")
-    for name, text in latex_tables(compared, alone, calibrated, ceilings, neighbours).items():
+    for name, text in latex_tables(compared, alone, ceilings, neighbours).items():
         write_text(files.tables / f"{name}.tex", text)
 
 
 def latex_tables(
-    compared: Sequence[Section],
-    alone: OneDevice,
-    calibrated: CalibratedDevices,
-    ceilings: DeviceCeilings,
-    neighbours: Sequence[Table] = (),
+    compared: Sequence[Section], alone: OneDevice, ceilings: DeviceCeilings, neighbours: Sequence[Table] = ()
 ) -> dict[str, str]:
     """File name (without its ending) to text: `overview` of all answers, the report's tables, and of each section its
     tables, with one of the fastest modes alone (`-full`) as papers have it."""
     answers = [answer for group in groups_of(compared) for answer in group.answers]
     tables = {"overview": latex(answers_table("overview", "JAX or PyTorch", answers))} if answers else {}
-    of_all = report_tables(compared, alone, ceilings, calibrated, neighbours)
+    of_all = report_tables(compared, alone, ceilings, neighbours)
     tables |= {one.name: latex(one) for one in of_all}
     names = section_names(compared)
     for section in compared:

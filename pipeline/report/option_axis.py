@@ -12,7 +12,7 @@ from harness.plan import FRAMEWORKS, Framework, Variant
 from harness.results.sequential import FIRST_LOOK
 from harness.results.statistics import PairedRatio, paired_ratio
 from pipeline.report.compare import NAMES, SAME, Mode, RowKey, Section, data_id, row_labels, settings_digest
-from pipeline.report.declared import how_it_runs, mode_of
+from pipeline.report.declared import NOT_DECLARED, mode_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ def _line(use_case_name: str, name: tuple[Framework, str], of_mode: Mapping[floa
         framework=name[0],
         execution_mode=name[1],
         formulation=declared.formulation if declared else name[1],
-        run_as=how_it_runs(declared),
+        run_as=declared.run.words if declared else NOT_DECLARED,
         is_loop=declared is not None and declared.is_loop,
         modes={value: mode for value in values if (mode := of_mode[value])},
         out_of_memory=tuple(value for value in values if of_mode[value] is None),

@@ -101,7 +101,7 @@ def page_html(
         sure={id(group): _how_sure(group, calibrated or {}) for group in groups},
         places=places,
         place_ids={place.setup: place.id for place in places},
-        tables=report_tables(compared, alone, ceilings or {}, calibrated or {}, neighbours),
+        tables=report_tables(compared, alone, ceilings or {}, neighbours),
         overall=overall,
         filters=_filters(places),
         environments=environment_groups(records),

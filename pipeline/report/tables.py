@@ -9,7 +9,6 @@ from harness.results.sequential import FIRST_LOOK
 from harness.results.statistics import calls_needed
 from harness.work.tasks import Metric
 from pipeline.report.answer import answer_of, answers_table
-from pipeline.report.calibrations import CalibratedDevices, calibrations_table
 from pipeline.report.ceilings import DeviceCeilings, ceilings_table
 from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling
 from pipeline.report.declared import task_of
@@ -348,18 +347,13 @@ def sides_table(section: Section) -> Table:
 
 
 def report_tables(
-    compared: Sequence[Section],
-    alone: OneDevice,
-    ceilings: DeviceCeilings,
-    calibrated: CalibratedDevices,
-    neighbours: Sequence[Table] = (),
+    compared: Sequence[Section], alone: OneDevice, ceilings: DeviceCeilings, neighbours: Sequence[Table] = ()
 ) -> list[Table]:
     """`neighbours`: that table, where there is one."""
     found = (
         scaling_over_devices(compared, ceilings, alone),
         devices_table(compared),
         *neighbours,
-        calibrations_table(calibrated),
         ceilings_table(ceilings),
         models_table(models_of(compared)),
     )
