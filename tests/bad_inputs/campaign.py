@@ -105,7 +105,7 @@ def nothing_leaves_the(folder: Path) -> Iterator[None]:
     real = render.write_scripts
 
     def write_scripts(*arguments: object, **options: object) -> object:
-        return real(*arguments, **options, repository=folder)  # type: ignore[arg-type]
+        return real(*arguments, **options, repository=folder)
 
     def submit(*_arguments: object, **_options: object) -> None:
         raise AssertionError("something was submitted")
@@ -162,10 +162,10 @@ def with_value(content: object, keys: tuple[str | int, ...], value: object) -> o
     """A copy with another value there. `...` removes it."""
     if not keys:
         return value
-    copy: dict[str | int, object] | list[object] = dict(content) if isinstance(content, dict) else list(content)  # type: ignore[call-overload]
+    copy: dict[str | int, object] | list[object] = dict(content) if isinstance(content, dict) else list(content)
     key, *rest = keys
     if not rest and value is ...:
-        del copy[key]  # type: ignore[arg-type]
+        del copy[key]
     else:
-        copy[key] = with_value(copy[key], tuple(rest), value)  # type: ignore[index]
+        copy[key] = with_value(copy[key], tuple(rest), value)
     return copy

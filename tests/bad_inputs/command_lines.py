@@ -19,7 +19,7 @@ def cases(draw: random.Random, folder: Path) -> Cases:
     results, config = folder / "results", folder / "experiments.yaml"
     config.write_text(EVERY_KEY)
     for framework, mode in (("jax", "step.jit"), ("torch", "step.eager")):
-        save(record(framework, mode), Results(root=results))  # type: ignore[arg-type]
+        save(record(framework, mode), Results(root=results))
     usual = {
         "": ["--dry-run", "--config", str(config), "--results", str(results)],
         "calibrate": ["--dry-run", "--config", str(config), "--results", str(results)],

@@ -40,7 +40,7 @@ def cases(draw: random.Random, folder: Path) -> Cases:
     results = Results(root=folder / "results")
     for framework, mode in (("jax", "step.jit"), ("torch", "step.eager")):
         for replicate in range(2):
-            save(record(framework, mode, replicate=replicate, environment=ENVIRONMENT), results)  # type: ignore[arg-type]
+            save(record(framework, mode, replicate=replicate, environment=ENVIRONMENT), results)
     path = sorted(results.records().rglob("*.json"))[0]
     content = json.loads(path.read_text())
     for keys in leaves(content):

@@ -61,7 +61,7 @@ def reported(results: Results) -> list[str]:
 
 def pair(results: Results, cell: object = CELL) -> list[Path]:
     sides = (("jax", "step.jit", 2000), ("torch", "step.eager", 1000))
-    return [save(record(*side, replicate=number, cell=cell), results) for number in (0, 1) for side in sides]  # type: ignore[arg-type]
+    return [save(record(*side, replicate=number, cell=cell), results) for number in (0, 1) for side in sides]
 
 
 def test_what_a_report_says_of_real_records_is_the_same(real: Results, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +104,7 @@ def test_what_is_selected(
     results: Results, selection: dict[str, tuple[str]], packed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pair(results), pair(results, OTHER_CELL)
-    assert pack(results, **selection) == (0 if packed else 1)  # type: ignore[arg-type]
+    assert pack(results, **selection) == (0 if packed else 1)
     assert sorted(path.parent.name for path in results.records().rglob(NAME)) == packed
     said = capsys.readouterr().out
     assert ("There are: any/cifar10_3, any/mnist_1." in said) == (not packed)

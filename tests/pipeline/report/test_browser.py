@@ -162,7 +162,7 @@ def test_the_first_screen_answers_every_chart_is_drawn_and_only_tables_scroll_si
     assert colour(browser, "body", "background-color") == PAPER[theme]
     assert colour(browser, ".answer.of-jax .axis u", "background-color") == JAX[theme]
     assert colour(browser, '[data-chart="throughput_over_batch_size"] .mark-symbol path', "fill") == JAX[theme]
-    severe = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[attr-defined]
+    severe = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert severe == []
 
 

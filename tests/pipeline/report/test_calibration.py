@@ -98,7 +98,7 @@ def test_blocks_that_spread_take_verdicts_away_by_the_first_rules_only() -> None
     spread_ = [
         {name: tuple(one._replace(spread=0.26) for one in pair) for name, pair in each.items()} for each in rounds
     ]
-    shares = {row.rules: row.shares["undecided"] for row in rows_of(spread_) if row.condition == A_A}  # type: ignore[arg-type]
+    shares = {row.rules: row.shares["undecided"] for row in rows_of(spread_) if row.condition == A_A}
     assert shares == {1: 1.0, 2: 0.0, 3: 0.0}
 
 

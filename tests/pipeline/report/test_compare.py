@@ -591,17 +591,15 @@ def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:
 
 
 def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None:
-    results = Results(root=tmp_path / "results")
-    for one in (*pair(), *(record("torch", "step.eager", 1500, replicate=replicate) for replicate in range(4))):
-        save(one, results)
+    results, target = Results(root=tmp_path / "results"), tmp_path / "tables" / "all.csv"
+    found = [*pair(), *(record("torch", "step.eager", 1500, replicate=replicate) for replicate in range(4))]
     corrupt = save(record("jax", "scan.jit"), results)
     corrupt.write_text(corrupt.read_text()[:100])
-    target, console = tmp_path / "tables" / "all.csv", plain()
-    assert report_command(results, ReportOptions(csv=target, figures=False), console, passed) == 0
-    assert f"Warning: {corrupt}: not a record" in text(console) and corrupt.exists()
-    assert target.read_text() == csv_text(sections(list(read_records(results.records().rglob("*.json")).records)))
-    report_command(results, ReportOptions(csv=target, figures=False), plain(), passed)  # a second one replaces the file
-    lines = csv_lines(sections(list(read_records(results.records().rglob("*.json")).records)))
+    shown, _ = reported(results, *found, csv=target)
+    assert f"Warning: {corrupt}: not a record" in shown and corrupt.exists()
+    assert target.read_text() == csv_text(sections(found))
+    reported(results, csv=target)  # a second one replaces the file
+    lines = csv_lines(sections(found))
     assert [(line["framework"], line["execution_mode"], line["fastest"]) for line in lines] == [
         ("jax", "step.jit", "True"),
         ("torch", "step.compiled", "True"),

@@ -1,19 +1,17 @@
 """A record for which no report can be made is found, named, and costs the others nothing."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from harness.paths import Results
 from harness.results.record import Record
 from pipeline.report import command
-from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.reading import Reading, without_odd_ones
-from tests.made.report_records import passed, record, save
+from tests.made.report_records import record, save
+from tests.pipeline.report.shown import reported
 
 MODES = ("step.jit", "scan.jit", "taps.jit", "step.jit_graph", "cudnn_attention.jit")
 
@@ -62,7 +60,6 @@ def test_the_report_goes_on_without_it(tmp_path: Path, monkeypatch: pytest.Monke
     results = Results(root=tmp_path)
     for mode in ("step.eager", "step.compiled"):
         path = save(record("torch", mode), results)
-    save(record("jax", "step.jit"), results)
     real = command.latex_tables
 
     def latex_tables(compared: Any, *more: Any) -> Any:
@@ -74,8 +71,7 @@ def test_the_report_goes_on_without_it(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(command, "latex_tables", latex_tables)
     monkeypatch.setattr("pipeline.report.files.latex_tables", latex_tables)
     monkeypatch.setattr("pipeline.report.page._vega", lambda: "")
-    terminal = io.StringIO()
-    assert report_command(results, ReportOptions(figures=False), Console(file=terminal, width=200), passed) == 0
-    assert f"{path}: no report can be made with it (ZeroDivisionError: no step.compiled)" in terminal.getvalue()
-    assert f"{path.name}: no report can be made" in (results.report / "report.html").read_text()
+    shown, page = reported(results, record("jax", "step.jit"))
+    assert f"{path}: no report can be made with it (ZeroDivisionError: no step.compiled)" in shown
+    assert f"{path.name}: no report can be made" in page
     assert "step.eager" in (results.report / "comparison.csv").read_text()

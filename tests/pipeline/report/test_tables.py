@@ -96,7 +96,7 @@ def with_calls(one: Record, factor: float, replicate: int) -> Record:
 
 def test_the_terminal_shows_p99_beside_p50_on_80_columns() -> None:
     modes = (("torch", "forward.max_autotune_graph", 2.0), ("jax", "taps.tuned_graph", 1.0))
-    found = [vision_record(side, mode, "mobilenet_v3_small", 1, speed) for side, mode, speed in modes]  # type: ignore[arg-type]
+    found = [vision_record(side, mode, "mobilenet_v3_small", 1, speed) for side, mode, speed in modes]
     shown = answers_of([section_of(found)], 80, details=True)
     assert all(len(line.rstrip()) <= 80 for line in shown.splitlines())
     (head,) = [line for line in shown.splitlines() if "p50" in line]
