@@ -225,6 +225,11 @@ class Partial(Frozen):
             raise ValueError(f"would exclude everything; name at least one of {', '.join(type(self).model_fields)}")
         return self
 
+    def _agrees(self, **values: object) -> bool:
+        """In each of these that it names."""
+        named = ((getattr(self, name), value) for name, value in values.items())
+        return all(valid is None or value in valid for valid, value in named)
+
 
 class PartialCell(Partial):
     """Matches the cells that agree with it in everything that it names."""
@@ -234,11 +239,7 @@ class PartialCell(Partial):
     use_case: OneOrMore[int] | None = None
 
     def matches(self, gpu: str, benchmark: str, use_case: int) -> bool:
-        return (
-            (self.use_case is None or use_case in self.use_case)
-            and (self.benchmark is None or benchmark in self.benchmark)
-            and (self.gpu is None or gpu in self.gpu)
-        )
+        return self._agrees(use_case=use_case, benchmark=benchmark, gpu=gpu)
 
 
 class PartialVariant(Partial):
@@ -256,21 +257,20 @@ class PartialVariant(Partial):
     def of_benchmark(self, framework: Framework, benchmark: str, models: Collection[str]) -> "PartialVariant | None":
         """With the names of this benchmark's own models; None where it concerns none of its variants."""
         own = None if self.model is None else tuple(one for one in models if is_named(one, benchmark, self.model))
-        is_elsewhere = (self.framework is not None and framework not in self.framework) or (
-            self.benchmark is not None and benchmark not in self.benchmark
-        )
-        return None if is_elsewhere or own == () else self.model_copy(update={"benchmark": None, "model": own})
+        if own == () or not self._agrees(framework=framework, benchmark=benchmark):
+            return None
+        return self.model_copy(update={"benchmark": None, "model": own})
 
     def matches(self, variant: Variant, mode: Mode) -> bool:
         """What `of_benchmark` gave."""
-        return (
-            (self.model is None or variant.model in self.model)
-            and (self.batch_size is None or variant.batch_size in self.batch_size)
-            and (self.precision is None or variant.precision in self.precision)
-            and (self.formulation is None or mode.formulation in self.formulation)
-            and (self.run is None or mode.run.name in self.run)
-            and all(variant.options.get(axis) in values for axis, values in (self.options or {}).items())
+        is_named = self._agrees(
+            model=variant.model,
+            batch_size=variant.batch_size,
+            precision=variant.precision,
+            formulation=mode.formulation,
+            run=mode.run.name,
         )
+        return is_named and all(variant.options.get(axis) in values for axis, values in (self.options or {}).items())
 
 
 def is_named(model: str, benchmark: str, names: Collection[str]) -> bool:

@@ -185,12 +185,18 @@ def of_gpu(reading: str, *, name: str, words: str, unit: str) -> Quantity:
         values = numbers_read(result.gpu_states, reading)
         return median(values) if values else None
 
+    about = "median over the readings between two blocks"
+    return Quantity(name, words, Unit(name=unit), derive, PAGE, about=about, absent=_refused(reading, words))
+
+
+def _refused(reading: str, words: str) -> Absence:
+    """By the GPU, as its description has it."""
+
     def reason(record: Record, result: Result) -> str | None:
         refused = (record.environment.get("gpu") or {}).get("absent")
         return result.gpu_states_absent or (refused.get(reading) if isinstance(refused, Mapping) else None)
 
-    about = "median over the readings between two blocks"
-    return Quantity(name, words, Unit(name=unit), derive, PAGE, about=about, absent=Absence(words=words, reason=reason))
+    return Absence(words=words, reason=reason)
 
 
 def _held_back(words: str, name: str, *reasons: str) -> Quantity:
@@ -201,13 +207,8 @@ def _held_back(words: str, name: str, *reasons: str) -> Quantity:
         shares = held_back_shares(result)
         return max((shares[reason] for reason in reasons if reason in shares), default=None)
 
-    def reason(record: Record, result: Result) -> str | None:
-        refused = (record.environment.get("gpu") or {}).get("absent")
-        why = refused.get(f"held_back {reasons[0]}") if isinstance(refused, Mapping) else None
-        return result.gpu_states_absent or why
-
     about = "share of the throughput window, by the driver's counter of nanoseconds; of several, the largest"
-    return Quantity(name, words, PERCENT, derive, PAGE, about=about, absent=Absence(words=words, reason=reason))
+    return Quantity(name, words, PERCENT, derive, PAGE, about=about, absent=_refused(f"held_back {reasons[0]}", words))
 
 
 WARM = Absence(
@@ -408,13 +409,8 @@ COMPARED = [
     BY_NAME[name]
     for name in (
         *("compile_time_s", "time_of_10000_steps_s", "step_time_p50_s", "step_time_p95_s", "step_time_p99_s"),
-        *(
-            "epoch_time_s",
-            "epoch_cost",
-            "time_to_target_s",
-            "energy_gross_joules_per_sample",
-            "memory_device_used_bytes",
-        ),
+        *("epoch_time_s", "epoch_cost", "time_to_target_s"),
+        *("energy_gross_joules_per_sample", "memory_device_used_bytes"),
     )
 ]
 """Of which the report has JAX's over PyTorch's, with its interval, beside that of the throughput."""
