@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -151,9 +151,10 @@ class BehavingProject(Project):
         force: bool = False,
         devices: int = 1,
         nodes: int = 1,
+        quick: bool = True,
         **protocol: Any,
     ) -> JobPlan:
-        """Of the formulations in fake_framework."""
+        """Of the formulations in fake_framework. Also where it is not `quick`, the protocol is short."""
         return JobPlan(
             framework=framework,
             cell=Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="behave", devices=devices, nodes=nodes),
@@ -165,7 +166,7 @@ class BehavingProject(Project):
             protocol=MeasurementSettings(**(QUICK | protocol)),
             wandb=WandbSettings(mode="disabled"),
             data="sample",
-            quick=True,
+            quick=quick,
             force=force,
         )
 
@@ -211,12 +212,19 @@ class BehavingProject(Project):
         folder = self.job(work)
         return *self.resume(folder), folder
 
+    def finish(self, work: JobPlan | Pair) -> "FinishedJob":
+        status, output, folder = self.run(work)
+        return FinishedJob(project=self, folder=folder, status=status, output=output, records=self.by_mode())
+
     def by_mode(self) -> dict[str, Record]:
         """The records by formulation, which fake_framework runs in one way only; one each."""
         records = _records(self.results)
         by_mode = {record.measurement.variant.execution_mode.removesuffix(".eager"): record for record in records}
         assert len(by_mode) == len(records)
         return by_mode
+
+    def by_replicate(self) -> list[Record]:
+        return sorted(self.records(), key=lambda one: one.measurement.replicate)
 
     def arms(self) -> list[tuple[str, int]]:
         """Framework and replicate of every record, by the time of its start; equal neighbours once."""
@@ -242,6 +250,18 @@ class BehavingProject(Project):
         heartbeat = read_heartbeat(folder.heartbeat)
         assert heartbeat is not None
         return heartbeat
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedJob:
+    """One for many tests."""
+
+    project: BehavingProject
+    folder: JobFolder
+    status: int
+    output: str
+    records: Mapping[Any, Record]
+    """By what tells them apart."""
 
 
 def _records(results: Results) -> list[Record]:

@@ -3,21 +3,11 @@ Frameworks and tracers are faked."""
 
 import pytest
 
-from harness.plan import JobPlan, Registration
+from harness.plan import Registration
 from harness.results.timeline import window_of
 from harness.results.timeline_file import read_timeline
 from tests.made.patience import slowdown
 from tests.made.project import BehavingProject
-
-
-def full(plan: JobPlan) -> JobPlan:
-    """As if it was no smoke run; its protocol stays short."""
-    return plan.model_copy(update={"quick": False})
-
-
-def results(repository: BehavingProject) -> list:
-    records = sorted(repository.records(), key=lambda record: record.measurement.replicate)
-    return [record.result for record in records]
 
 
 @pytest.mark.parametrize("is_quick", [True, False])
@@ -25,9 +15,9 @@ def test_first_replicate_is_explained(repository: BehavingProject, is_quick: boo
     """A smoke run explains itself; a full one has its second warm start for it. The events of the longer window stay
     beside the record, which also has what was fixed before it."""
     registered = Registration(checksum="1" * 16, exclusions="2" * 16)
-    plan = repository.plan("well", replicates=2).model_copy(update={"registration": registered})
-    assert repository.run(plan if is_quick else full(plan))[0] == 0
-    first, second = results(repository)
+    plan = repository.plan("well", replicates=2, quick=is_quick).model_copy(update={"registration": registered})
+    assert repository.run(plan)[0] == 0
+    first, second = (one.result for one in repository.by_replicate())
     explanation = first.explanation
     assert explanation.tracer == "fake tracer 1.2.3"
     assert [window.steps for window in explanation.windows] == [20, 40]
@@ -61,10 +51,9 @@ def test_a_tracer_that_fails_costs_the_explanation_only(
     repository: BehavingProject, monkeypatch: pytest.MonkeyPatch, fault: str, reason: str, is_quick: bool
 ) -> None:
     monkeypatch.setenv("FAULT_OF_TRACER", fault)
-    plan = repository.plan("well")
-    assert repository.run(plan if is_quick else full(plan))[0] == 0
-    (result,) = results(repository)
-    assert result.blocks is not None
+    assert repository.run(repository.plan("well", quick=is_quick))[0] == 0
+    (result,) = (one.result for one in repository.records())
+    assert result.blocks
     assert result.explanation is None
     assert result.explanation_absent.startswith(reason)
     assert (result.blocks_alone_absent, result.compile_time_warm_absent) == (None, None)
@@ -75,14 +64,14 @@ def test_a_tracer_that_hangs_is_ended(repository: BehavingProject, monkeypatch: 
     monkeypatch.setenv("FAULT_OF_TRACER", "hangs")
     timeout_s = round(4 * slowdown())
     assert repository.run(repository.plan("well", timeout_s=timeout_s))[0] == 0
-    (result,) = results(repository)
-    assert result.blocks is not None
+    (result,) = (one.result for one in repository.records())
+    assert result.blocks
     assert result.explanation_absent.startswith(f"timeout: not done after {timeout_s} s")
 
 
 def test_nobody_explains_where_the_settings_say_no(repository: BehavingProject) -> None:
     assert repository.run(repository.plan("well", explain=False))[0] == 0
-    (result,) = results(repository)
+    (result,) = (one.result for one in repository.records())
     assert (result.explanation, result.explanation_absent) == (None, None)
 
 

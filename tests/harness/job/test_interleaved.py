@@ -5,7 +5,6 @@ import math
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +22,7 @@ from harness.job.tracker import NullTracker
 from harness.measure.channel import ChildTask
 from harness.measure.clock import SHARED_DEVICE
 from harness.paths import JobFolder, Results
-from harness.plan import PAIRS_IN_TURNS, Cell, Framework, Measurement, MeasurementSettings, Pair, Variant
+from harness.plan import PAIRS_IN_TURNS, Cell, Measurement, MeasurementSettings, Pair
 from harness.results.partner import LOOK
 from harness.results.ratios import replicate_of, took_turns
 from harness.results.record import Record, active_s, read_record, write_record
@@ -31,7 +30,7 @@ from harness.work.declared import use_case
 from pipeline.calibrate import calibration_pair
 from tests.made.patience import patience, slowdown, wait_until
 from tests.made.processes import is_alive
-from tests.made.project import QUICK, BehavingProject, make_behaving_project
+from tests.made.project import QUICK, BehavingProject, FinishedJob, make_behaving_project
 from tests.made.records import bare_record
 from tests.made.report_records import plan
 from tests.made.sessions import made_up
@@ -102,6 +101,8 @@ def test_what_fails_after_the_turns_takes_nothing_from_the_other() -> None:
 
 # What takes turns in a run, and what is measured by itself.
 
+FAILED = SideReport(report=RanksReport(outcome="failed", reason="not measured"), active_s=1.0, was_beside=True)
+
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
@@ -113,8 +114,8 @@ def job(tmp_path: Path) -> Job:
     return Job(pair, JobFolder(root=tmp_path / "job"), results, data=None, weights={}, is_by_hand=False)
 
 
-def first_of(job: Job, framework: Framework) -> Measurement:
-    return job._arms[framework].replicates[0]
+def firsts(job: Job) -> tuple[Measurement, Measurement]:
+    return job._arms["jax"].replicates[0], job._arms["torch"].replicates[0]
 
 
 @pytest.mark.parametrize(("mode", "count"), [("exclusive_process", 0), ("default", 24), (None, 24)])  # None: not known
@@ -128,12 +129,11 @@ def test_a_gpu_that_takes_one_process_at_a_time_has_no_turns(
 
 
 def test_what_is_left_of_a_pair_is_measured_by_itself(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    jit, eager = first_of(job, "jax"), first_of(job, "torch")
+    jit, eager = firsts(job)
     alone: list[str] = []
     together: list[int] = []
-    failed = SideReport(report=RanksReport(outcome="failed", reason="not measured"), active_s=1.0, was_beside=True)
     monkeypatch.setattr(
-        job_module, "work_in_turns", lambda sides, _waiting: (together.append(len(sides)), ((failed, failed), True))[1]
+        job_module, "work_in_turns", lambda sides, _waiting: (together.append(len(sides)), ((FAILED, FAILED), True))[1]
     )
     for arm in job._arms.values():
         monkeypatch.setattr(arm, "measure_unless_settled", lambda one: alone.append(one.variant.execution_mode))
@@ -146,7 +146,7 @@ def test_what_is_left_of_a_pair_is_measured_by_itself(job: Job, monkeypatch: pyt
 
 
 def test_a_pair_that_was_cut_off_again_and_again_comes_last_one_by_one(job: Job) -> None:
-    jit, eager = first_of(job, "jax"), first_of(job, "torch")
+    jit, eager = firsts(job)
     others = [(one,) for one in job._arms["jax"].replicates[1:3]]
     for expected in (0, 0, 2):
         assert job._in_order([(jit, eager), *others]).index((jit, eager)) == expected
@@ -170,12 +170,11 @@ class Diary(NullTracker):
 
 def test_w_and_b_knows_whose_values_it_gets(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes of one framework in turns, as in a calibration."""
-    failed = SideReport(report=RanksReport(outcome="failed", reason="not measured"), active_s=1.0, was_beside=True)
 
     def work(sides: list[Side], _waiting: Any) -> tuple[tuple[SideReport, ...], bool]:
         for number in (0, 1, 0):
             sides[number].hear({"kind": "metrics", "content": {"epoch": number}})
-        return (failed, failed), True
+        return (FAILED, FAILED), True
 
     monkeypatch.setattr(job_module, "work_in_turns", work)
     diary = Diary()
@@ -205,39 +204,22 @@ def in_turns(pair: Pair, **protocol: Any) -> Pair:
     return pair.model_copy(update={"is_interleaved": True, "jobs": tuple(plans)})
 
 
-def written(measurement: Measurement) -> str:
-    """The formulation, which fake_framework runs in one way only."""
-    return measurement.variant.execution_mode.removesuffix(".eager")
-
-
-Found = dict[tuple[str, str], Record]
-"""By framework and formulation."""
-
-
-def by_mode(project: BehavingProject) -> Found:
-    return {(one.measurement.framework, written(one.measurement)): one for one in project.records()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Faulty:
-    status: int
-    output: str
-    project: BehavingProject
-    folder: JobFolder
-    records: Found
-
-
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> Faulty:
-    """Four pairs: a good one, and one for each fault. Neither framework has a screening."""
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> FinishedJob:
+    """Four pairs: a good one, and one for each fault. Neither framework has a screening. Records by framework and
+    formulation, which fake_framework runs in one way only."""
     project = make_behaving_project(tmp_path_factory.mktemp("faults"))
     jax = ("slow", "dies_later", "well", "hangs_later")
     torch = ("slower", "well", "fills_the_device_at_first", "prints_much")
     status, output, folder = project.run(in_turns(project.pair(jax, torch, replicates=1), timeout_s=4 * slowdown()))
-    return Faulty(status=status, output=output, project=project, folder=folder, records=by_mode(project))
+    found = {}
+    for one in project.records():
+        mode = one.measurement.variant.execution_mode
+        found[one.measurement.framework, mode.removesuffix(".eager")] = one
+    return FinishedJob(project=project, folder=folder, status=status, output=output, records=found)
 
 
-def test_two_processes_take_turns_and_their_records_say_so(faulty: Faulty) -> None:
+def test_two_processes_take_turns_and_their_records_say_so(faulty: FinishedJob) -> None:
     """Steps of 10 ms against steps of 20 ms are a ratio of 2. Both stop after 3 blocks by their own rule, so there are
     two quads."""
     jax, torch = faulty.records["jax", "slow"], faulty.records["torch", "slower"]
@@ -253,18 +235,11 @@ def test_two_processes_take_turns_and_their_records_say_so(faulty: Faulty) -> No
     assert torch.result.energy.absent not in (None, SHARED_DEVICE)  # it was alone by then, and there is no GPU
     assert "busy_while_waiting" not in {**jax.flags, **torch.flags}
     # The waits of each are the other's time, which counts once.
-    assert active_s(jax) + active_s(torch) < 1.1 * (ended_s(torch) - started_s(jax))
+    took = datetime.fromisoformat(torch.ended_at) - datetime.fromisoformat(jax.started_at)
+    assert active_s(jax) + active_s(torch) < 1.1 * took.total_seconds()
 
 
-def started_s(record: Record) -> float:
-    return datetime.fromisoformat(record.started_at).timestamp()
-
-
-def ended_s(record: Record) -> float:
-    return datetime.fromisoformat(record.ended_at).timestamp()
-
-
-def test_death_of_one_costs_the_other_nothing(faulty: Faulty) -> None:
+def test_death_of_one_costs_the_other_nothing(faulty: FinishedJob) -> None:
     dead, left = faulty.records["jax", "dies_later"], faulty.records["torch", "well"]
     assert dead.outcome == "failed" and "killed by SIGKILL" in str(dead.reason)
     assert left.outcome == "ok" and len(left.result.blocks.block_times_s) == 3
@@ -277,13 +252,13 @@ def test_death_of_one_costs_the_other_nothing(faulty: Faulty) -> None:
     assert left.result.energy.absent != SHARED_DEVICE  # it was alone by then
 
 
-def test_a_process_that_hangs_in_its_turn_times_out_and_the_other_goes_on(faulty: Faulty) -> None:
+def test_a_process_that_hangs_in_its_turn_times_out_and_the_other_goes_on(faulty: FinishedJob) -> None:
     hung, left = faulty.records["jax", "hangs_later"], faulty.records["torch", "prints_much"]
     assert hung.outcome == "timeout" and str(hung.reason).startswith("not done after ")
     assert (left.outcome, len(left.result.blocks.block_times_s)) == ("ok", 3)
 
 
-def test_who_is_out_of_memory_beside_another_is_tried_alone(faulty: Faulty) -> None:
+def test_who_is_out_of_memory_beside_another_is_tried_alone(faulty: FinishedJob) -> None:
     """`out_of_memory` is an answer for good, so it must not be the other process's doing."""
     alone, other = faulty.records["torch", "fills_the_device_at_first"], faulty.records["jax", "well"]
     assert (alone.outcome, other.outcome) == ("ok", "ok")
@@ -293,7 +268,7 @@ def test_who_is_out_of_memory_beside_another_is_tried_alone(faulty: Faulty) -> N
     assert "out of memory beside the other process; once more, alone" in faulty.output
 
 
-def test_the_job_tells_how_far_it_is(faulty: Faulty) -> None:
+def test_the_job_tells_how_far_it_is(faulty: FinishedJob) -> None:
     assert faulty.status == 1
     beat = faulty.project.heartbeat(faulty.folder)
     assert (beat.state, beat.measurements_done, beat.measurements_failed) == ("done", 8, 2)
@@ -350,22 +325,12 @@ def test_jax_and_pytorch_are_at_rest_while_they_wait(tmp_path: Path) -> None:
     protocol = MeasurementSettings(**QUICK | {"warmup_s": 0.1, "block_min_s": 0.05, "explain": False})
     sides = []
     for framework, mode in (("jax", "forward.jit"), ("torch", "forward.eager")):
-        variant = Variant(
-            model="mlp", batch_size=64, precision="fp32", execution_mode=mode, options=made_up(declared.options)
-        )
-        measurement = Measurement(
-            framework=framework,
-            cell=cell,
-            variant=variant,
-            stage="screening",  # nothing comes after its steady state
-            replicate=0,
-            settings=made_up(declared.settings),
-            protocol=protocol,
-            data="sample",
-            quick=True,
-        )
-        task = ChildTask(measurement=measurement, data_dir="data")
-        job_plan = plan(framework, mode).model_copy(update={"cell": cell})
+        own = {"settings": made_up(declared.settings), "data": "sample", "quick": True}
+        job_plan = plan(framework, mode, batch_sizes=(64,), cell=cell, protocol=protocol, **own)
+        one = next(job_plan.measurements())
+        variant = one.variant.model_copy(update={"model": "mlp", "options": made_up(declared.options)})
+        # Nothing comes after the steady state of a screening.
+        task = ChildTask(measurement=one.model_copy(update={"variant": variant, "stage": "screening"}), data_dir="data")
         children = Children(job_plan, tmp_path, while_waiting=lambda: None, tell=print)
         sides.append(Side(children=children, task=task, log=tmp_path / f"{framework}.log", hear=lambda _event: None))
     reports, turned = work_in_turns(sides, lambda: None)

@@ -5,10 +5,11 @@ import signal
 
 import pytest
 
-from harness.results.record import Record
 from tests.made.patience import patience, slowdown, wait_until
 from tests.made.processes import is_alive
-from tests.made.project import BehavingProject, make_behaving_project
+from tests.made.project import BehavingProject, FinishedJob, make_behaving_project
+
+NODE = os.uname().nodename
 
 
 def read_pids(repository: BehavingProject, ranks: int) -> list[tuple[int, int]]:
@@ -19,13 +20,8 @@ def read_pids(repository: BehavingProject, ranks: int) -> list[tuple[int, int]]:
     return [(int(child), int(parent)) for child, parent in pairs]
 
 
-def log_of(repository: BehavingProject, name: str) -> str:
-    (log,) = repository.results.records().rglob(name)
-    return log.read_text()
-
-
 @pytest.fixture(scope="module")
-def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, BehavingProject, dict[str, Record]]:
+def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> FinishedJob:
     """One job in which ranks fail in every way, and good measurements before and after."""
     repository = make_behaving_project(tmp_path_factory.mktemp("ranks"))
     modes = (
@@ -40,34 +36,32 @@ def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, Beh
         "control_fills_rank_1",
         "control_is_killed_on_rank_1",
     )
-    status, output, _ = repository.run(repository.plan(*modes, devices=3, block_min_s=0.02))
-    return status, output, repository, repository.by_mode()
+    return repository.finish(repository.plan(*modes, devices=3, block_min_s=0.02))
 
 
-def test_every_rank_has_its_place_and_its_own_log(three_ranks) -> None:
-    _, _, repository, records = three_ranks
-    record = records["shows_its_world"]
+def test_every_rank_has_its_place_and_its_own_log(three_ranks: FinishedJob) -> None:
+    record = three_ranks.records["shows_its_world"]
     assert record.outcome == "ok", record.reason
     world = record.result.details
-    assert (world["rank"], world["size"], world["local_rank"], world["node"]) == (0, 3, 0, os.uname().nodename)
+    assert (world["rank"], world["size"], world["local_rank"], world["node"]) == (0, 3, 0, NODE)
     host, port = world["coordinator"].split(":")
     assert host == "127.0.0.1"
     assert int(port) > 0
-    assert log_of(repository, "*shows_its_world*-rank0.log") == "this is rank 0\n"
-    assert log_of(repository, "*shows_its_world*-rank1.log") == "this is rank 1\n"
-    assert log_of(repository, "*shows_its_world*-rank2.log") == "this is rank 2\n"
+    for rank in range(3):
+        (log,) = three_ranks.project.results.records().rglob(f"*shows_its_world*-rank{rank}.log")
+        assert log.read_text() == f"this is rank {rank}\n"
 
 
-def test_one_process_for_all_devices_of_the_node(three_ranks) -> None:
-    record = three_ranks[3]["stands_for_its_node"]
+def test_one_process_for_all_devices_of_the_node(three_ranks: FinishedJob) -> None:
+    record = three_ranks.records["stands_for_its_node"]
     assert record.outcome == "ok", record.reason
     assert record.ranks == []
     world = record.result.details
     assert (world["rank"], world["size"], world["devices_per_rank"], world["coordinator"]) == (0, 1, 3, None)
 
 
-def test_slowest_rank_makes_the_times(three_ranks) -> None:
-    record = three_ranks[3]["is_slower_on_rank_1"]
+def test_slowest_rank_makes_the_times(three_ranks: FinishedJob) -> None:
+    record = three_ranks.records["is_slower_on_rank_1"]
     assert [rank.rank for rank in record.ranks] == [0, 1, 2]
     of_rank = [rank.block_times_s for rank in record.ranks]
     assert record.result.blocks.block_times_s == [max(times) for times in zip(*of_rank, strict=True)]
@@ -79,48 +73,45 @@ def test_slowest_rank_makes_the_times(three_ranks) -> None:
     assert min(of_rank[0]) < min(of_rank[1])
 
 
-def test_killed_rank_is_named_with_its_node_and_last_words(three_ranks) -> None:
-    record = three_ranks[3]["kills_rank_1"]
+def test_killed_rank_is_named_with_its_node_and_last_words(three_ranks: FinishedJob) -> None:
+    record = three_ranks.records["kills_rank_1"]
     assert record.outcome == "failed"
     assert record.result is None
     assert record.ranks == []
     reason = str(record.reason)
-    node = os.uname().nodename
-    assert reason.startswith(f"rank 1 on {node}: the measurement's process was killed by SIGKILL")
+    assert reason.startswith(f"rank 1 on {NODE}: the measurement's process was killed by SIGKILL")
     assert "-rank1.log" in reason
     assert "last words of rank 1" in reason
 
 
-def test_error_of_a_rank_is_the_records(three_ranks) -> None:
-    records = three_ranks[3]
-    node = os.uname().nodename
+def test_error_of_a_rank_is_the_records(three_ranks: FinishedJob) -> None:
+    records = three_ranks.records
     assert records["raises_on_rank_1"].outcome == "failed"
-    assert f"rank 1 on {node}: KeyError: 'conv9'" in str(records["raises_on_rank_1"].reason)
+    assert f"rank 1 on {NODE}: KeyError: 'conv9'" in str(records["raises_on_rank_1"].reason)
     assert records["fills_rank_1"].outcome == "out_of_memory"
-    assert str(records["fills_rank_1"].reason).startswith(f"rank 1 on {node}: device is full: 4 GiB asked for")
+    assert str(records["fills_rank_1"].reason).startswith(f"rank 1 on {NODE}: device is full: 4 GiB asked for")
 
 
-def test_signals_of_a_scheduler_end_no_rank_by_themselves(three_ranks) -> None:
+def test_signals_of_a_scheduler_end_no_rank_by_themselves(three_ranks: FinishedJob) -> None:
     """What they mean is the parent's to decide; a rank that died of one would be taken for the cause."""
-    record = three_ranks[3]["is_signalled"]
+    record = three_ranks.records["is_signalled"]
     assert (record.outcome, record.reason) == ("ok", None)
 
 
-def test_measurement_stands_whatever_becomes_of_its_control(three_ranks) -> None:
-    node = os.uname().nodename
+def test_measurement_stands_whatever_becomes_of_its_control(three_ranks: FinishedJob) -> None:
     broken_off = {
-        "control_fills_rank_1": f"out_of_memory: rank 1 on {node}: device is full: 4 GiB asked for",
-        "control_is_killed_on_rank_1": f"failed: rank 1 on {node}: the measurement's process was killed by SIGKILL",
+        "control_fills_rank_1": f"out_of_memory: rank 1 on {NODE}: device is full: 4 GiB asked for",
+        "control_is_killed_on_rank_1": f"failed: rank 1 on {NODE}: the measurement's process was killed by SIGKILL",
         "is_controlled": None,
     }
     for mode, absent in broken_off.items():
-        record = three_ranks[3][mode]
+        record = three_ranks.records[mode]
         assert (record.outcome, record.reason) == ("ok", None)
         assert len(record.result.blocks.block_times_s) == 3
         assert [len(rank.block_times_s) for rank in record.ranks] == [3, 3, 3]
         assert (record.result.blocks_alone is None) == (absent is not None)
         assert str(record.result.blocks_alone_absent).startswith(str(absent))
-    assert len(three_ranks[3]["is_controlled"].result.blocks_alone.block_times_s) == 3
+    assert len(three_ranks.records["is_controlled"].result.blocks_alone.block_times_s) == 3
 
 
 def test_control_that_takes_too_long_costs_only_itself(repository: BehavingProject) -> None:
@@ -131,26 +122,23 @@ def test_control_that_takes_too_long_costs_only_itself(repository: BehavingProje
     assert str(record.result.blocks_alone_absent).startswith(f"timeout: not done after {timeout_s} s; log: ")
 
 
-def test_failures_of_ranks_do_not_end_the_job(three_ranks) -> None:
-    status, output, _, records = three_ranks
-    assert status == 1
-    assert records["is_slower_on_rank_1"].outcome == "ok"
-    assert "10 measured, 0 had a record, 2 failed" in output
+def test_failures_of_ranks_do_not_end_the_job(three_ranks: FinishedJob) -> None:
+    assert three_ranks.status == 1
+    assert three_ranks.records["is_slower_on_rank_1"].outcome == "ok"
+    assert "10 measured, 0 had a record, 2 failed" in three_ranks.output
 
 
 def test_rank_that_is_killed_ends_ranks_that_would_wait_for_ever(repository: BehavingProject) -> None:
-    status, _, _ = repository.run(repository.plan("hangs_when_rank_1_is_killed", "well", devices=2))
-    assert status == 1
+    assert repository.run(repository.plan("hangs_when_rank_1_is_killed", "well", devices=2))[0] == 1
     records = repository.by_mode()
-    assert f"rank 1 on {os.uname().nodename}: the measurement's process was killed by SIGKILL" in str(
+    assert f"rank 1 on {NODE}: the measurement's process was killed by SIGKILL" in str(
         records["hangs_when_rank_1_is_killed"].reason
     )
     assert records["well"].outcome == "ok"
 
 
 def test_refused_by_all_ranks_is_an_answer(repository: BehavingProject) -> None:
-    status, _, _ = repository.run(repository.plan("well", precision="tf32", devices=2))
-    assert status == 0
+    assert repository.run(repository.plan("well", precision="tf32", devices=2))[0] == 0
     record = repository.by_mode()["well"]
     assert (record.outcome, record.reason) == ("refused", "precision tf32 needs an NVIDIA GPU")
 
@@ -162,8 +150,7 @@ def test_timeout_names_the_ranks_and_ends_them(repository: BehavingProject) -> N
         process.communicate(timeout=patience(20))
     record = repository.by_mode()["all_gated"]
     assert record.outcome == "timeout"
-    node = os.uname().nodename
-    assert str(record.reason).endswith(f"(no result from rank 0 on {node}, 1 on {node})")
+    assert str(record.reason).endswith(f"(no result from rank 0 on {NODE}, 1 on {NODE})")
     assert not any(is_alive(pid) for pid, _ in pids)
 
 
@@ -206,9 +193,8 @@ def test_rank_that_cannot_be_started_is_a_reason_and_not_the_end(
     assert "done: 2 measured, 0 had a record, 1 failed" in output
     records = repository.by_mode()
     assert records["removes_the_temporary_folder"].outcome == "ok"
-    node = os.uname().nodename
     assert records["well"].outcome == "failed"
-    told = f"rank 0 on {node}: the measurement's process cannot be started on {node}: No such file or directory"
+    told = f"rank 0 on {NODE}: the measurement's process cannot be started on {NODE}: No such file or directory"
     assert told in str(records["well"].reason)
     assert "which TMPDIR names" in str(records["well"].reason)
 
