@@ -1,6 +1,7 @@
 """The report as one HTML page that needs nothing else: no network, no other file, no browser newer than 2023."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from pipeline.report.why import explained
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from markupsafe import Markup
 
 PAGE_BEGINS = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
 """By which a page of a report is known."""
@@ -126,7 +128,15 @@ def template(name: str) -> "Template":
         lstrip_blocks=True,
     )
     environment.globals |= {"axis_of": axis_of, "id": id, "names": NAMES, "whose_side": wording.WHOSE_SIDE}
+    environment.filters["with_code"] = _with_code
     return environment.get_template(name)
+
+
+def _with_code(text: str) -> "Markup":
+    """What is in backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 @cache

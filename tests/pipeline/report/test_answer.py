@@ -178,6 +178,7 @@ def test_the_terminal_says_it_in_80_columns() -> None:
 
 def test_the_page_begins_with_the_answer() -> None:
     page = page_of([*pair(), *pair(quick=True, replicates=1, environment=A100)])
+    assert "Not calibrated on this device: <code>python main.py calibrate</code> measures" in page
     assert "<h1>On NVIDIA H200: Train a small CNN: JAX 1.50 × faster (1.50 to 1.50)</h1>" in page
     assert page.index("JAX, 1.50 × (1.50 to 1.50)") < page.index("How sure is this?") < page.index("A quick run")
     assert page.count("A quick run, one short process of each side") == 1
