@@ -59,11 +59,9 @@ def beat(folder: JobFolder, state: str, *, age_s: float = 1, **changes: Any) -> 
     os.utime(folder.heartbeat, (written.updated_at_unix_s, written.updated_at_unix_s))
 
 
-def record_all(
-    project: FakeProject, *, scheduler: str = "slurm", outcome: Outcome = "ok", job: str | None = None, **plan: Any
-) -> None:
+def record_all(project: FakeProject, *, outcome: Outcome = "ok", job: str | None = None, **plan: Any) -> None:
     for measurement in project.plan(**plan).measurements():
-        record = bare_record(measurement, outcome, job=job, environment={"scheduler": scheduler})
+        record = bare_record(measurement, outcome, job=job, environment={"scheduler": "slurm"})
         write_record(record, project.results.new_record(measurement))
 
 
