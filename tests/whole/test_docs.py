@@ -192,5 +192,5 @@ def test_a_figure_of_speed_is_recognised(text: str) -> None:
 
 
 def test_readme_claims_no_speed() -> None:
-    """Until the README has a table made from records, no figure in it could be backed by one."""
+    """But in its table, which is made from records and has the unit in its head."""
     assert FIGURE.findall((REPOSITORY / "README.md").read_text()) == []
