@@ -321,40 +321,35 @@ def at_batches(first: Any, *, larger: int, larger_ms: float, mode: str = "step.e
     return prediction_lines(section_of(records).rows)
 
 
+LAUNCH_BOUND = explanation({GEMM: (10, 1.65)}, step_ms=4.0, dispatch_ms=3.9, host_gaps_ms=2.3)
+HARDLY_RISES = "launch-bound, with 4 times the batch: 6.6 ms predicted, which hardly rises"
+PRODUCTS = explanation({GEMM: (10, 3.9)}, step_ms=4.0)
+RISES = "matrix products, with 2 times the batch: 8 ms predicted, in proportion"
+DOUBT = ", which disagrees: the explanation is to be doubted"
+
+
 @pytest.mark.parametrize(
-    ("larger_ms", "disagrees"),
+    ("first", "times", "larger_ms", "predicted", "disagrees"),
     [
-        (4.4, ""),
-        (9.0, ""),  # nearer to 6.6 than to 16
-        (11.0, ", which disagrees: the explanation is to be doubted"),  # the square root of 6.6 times 16 is 10.3
+        # 4 ms, 1.65 of them busy: four times the batch keeps the GPU busy for 6.6 ms.
+        (LAUNCH_BOUND, 4, 4.4, HARDLY_RISES, ""),
+        (LAUNCH_BOUND, 4, 9.0, HARDLY_RISES, ""),  # nearer to 6.6 than to 16
+        (LAUNCH_BOUND, 4, 11.0, HARDLY_RISES, DOUBT),  # the square root of 6.6 times 16 is 10.3
+        (PRODUCTS, 2, 7.8, RISES, ""),
+        (PRODUCTS, 2, 6.0, RISES, ""),
+        (PRODUCTS, 2, 5.0, RISES, DOUBT),  # 4 times root 2 is 5.7
     ],
 )
-def test_a_launch_bound_step_hardly_rises_with_its_batch(larger_ms: float, disagrees: str) -> None:
-    """4 ms, 1.65 of them busy: four times the batch keeps the GPU busy for 6.6 ms."""
-    slow = explanation({GEMM: (10, 1.65)}, step_ms=4.0, dispatch_ms=3.9, host_gaps_ms=2.3)
-    assert at_batches(slow, larger=400, larger_ms=larger_ms) == [
-        "PyTorch cnn-b100-fp32-step.eager, launch-bound, with 4 times the batch: 6.6 ms predicted, which hardly rises, "
-        f"from 4 ms; {larger_ms:.3g} ms measured{disagrees}"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("larger_ms", "disagrees"),
-    [(7.8, ""), (6.0, ""), (5.0, ", which disagrees: the explanation is to be doubted")],  # 4 times root 2 is 5.7
-)
-def test_a_step_of_products_rises_in_proportion_to_its_batch(larger_ms: float, disagrees: str) -> None:
-    slow = explanation({GEMM: (10, 3.9)}, step_ms=4.0)
-    assert at_batches(slow, larger=200, larger_ms=larger_ms) == [
-        "PyTorch cnn-b100-fp32-step.eager, matrix products, with 2 times the batch: 8 ms predicted, in proportion, "
-        f"from 4 ms; {larger_ms:.3g} ms measured{disagrees}"
+def test_what_a_larger_batch_takes(first: Any, times: int, larger_ms: float, predicted: str, disagrees: str) -> None:
+    assert at_batches(first, larger=100 * times, larger_ms=larger_ms) == [
+        f"PyTorch cnn-b100-fp32-step.eager, {predicted}, from 4 ms; {larger_ms:.3g} ms measured{disagrees}"
     ]
 
 
 def test_nothing_is_said_of_a_batch_where_there_is_nothing_to_say() -> None:
     """A smaller batch, another mode, waiting that is not the host's, and a CPU."""
-    products = explanation({GEMM: (10, 3.9)}, step_ms=4.0)
-    assert at_batches(products, larger=50, larger_ms=2.0) == []
-    assert at_batches(products, larger=200, larger_ms=8.0, mode="step.compiled") == []
+    assert at_batches(PRODUCTS, larger=50, larger_ms=2.0) == []
+    assert at_batches(PRODUCTS, larger=200, larger_ms=8.0, mode="step.compiled") == []
     waiting = explanation({GEMM: (10, 2.0)}, step_ms=4.0, other_gaps_ms=2.0)
     assert at_batches(waiting, larger=200, larger_ms=8.0) == []
     operators = explanation({"aten::mm": (10, 3.9)}, step_ms=4.0, on_device=False)
