@@ -26,11 +26,7 @@ MADE_LATER = ("results", "data", "slurm_scripts", ".venv", "use_cases", "benchma
 OF_THE_RECIPE = ("fashion_mnist", "evaluate")
 
 
-def page_id(page: Path) -> str:
-    return str(page.relative_to(REPOSITORY))
-
-
-every_page = pytest.mark.parametrize("page", PAGES, ids=page_id)
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 
 
 def prose(text: str) -> str:
