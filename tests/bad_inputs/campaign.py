@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import random
 import re
 import signal
@@ -120,6 +121,19 @@ def nothing_leaves_the(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def changed_file(path: Path, content: bytes | None) -> Iterator[None]:
+    """Other content for a while; None makes a pipe of it."""
+    before = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path) if content is None else path.write_bytes(content)
+    try:
+        yield
+    finally:
+        path.unlink()
+        path.write_bytes(before)
+
+
 def call(*words: str) -> tuple[int, str, str]:
     """Exit status, stdout and stderr of `python main.py WORDS`, in this process."""
     output, errors = io.StringIO(), io.StringIO()
@@ -167,5 +181,5 @@ def with_value(content: object, keys: tuple[str | int, ...], value: object) -> o
     if not rest and value is ...:
         del copy[key]
     else:
-        copy[key] = with_value(copy[key], tuple(rest), value)
+        copy[key] = with_value(copy[key], tuple(rest), value) if rest else value
     return copy

@@ -10,7 +10,6 @@ from tests.bad_inputs.campaign import ODD_TEXTS, Case, Cases, judged_call
 from tests.bad_inputs.yaml_files import EVERY_KEY
 from tests.made.report_records import record, save
 
-COMMANDS_THAT_ONLY_LOOK = ("status", "cancel")
 NEVER_A_WORD = ("", "a\nb", "a\x00b", "\x1b[31m", "\u202eevil", "\udcff")
 """No name, no number and no path."""
 

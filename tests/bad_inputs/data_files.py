@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import random
 import zipfile
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from harness.results.parity_file import read_parity, write_parity
 from harness.work import datasets
 from harness.work.array_files import block_digests
 from harness.work.datasets import DataFiles, DataSource, labelled_images
-from tests.bad_inputs.campaign import ODD_VALUES, Case, Cases, judged_text, leaves, with_value
+from tests.bad_inputs.campaign import ODD_VALUES, Case, Cases, changed_file, judged_text, leaves, with_value
 from tests.made.report_records import record
 
 
@@ -66,14 +65,8 @@ def _damages(draw: random.Random, good: bytes) -> Iterator[tuple[str, bytes]]:
 
 def _case(name: str, files: DataFiles, path: Path, changed: bytes | None) -> Case:
     def judged() -> str | None:
-        before = path.read_bytes()
-        path.unlink()
-        os.mkfifo(path) if changed is None else path.write_bytes(changed)
-        try:
+        with changed_file(path, changed):
             return _judged(files)
-        finally:
-            path.unlink()
-            path.write_bytes(before)
 
     return Case(name, judged)
 
@@ -107,10 +100,7 @@ def _odd_arrays() -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
 
 def _judged_forged(files: DataFiles, name: str, array: np.ndarray[Any, Any]) -> str | None:
     part, _, array_name = name.partition(".")
-    path, manifest = files.array(part, array_name), files.manifest
-    before = path.read_bytes(), manifest.read_bytes()
-    content = json.loads(before[1])
-    np.save(path, array)
+    content = json.loads(files.manifest.read_text())
     content["arrays"][name] = {
         "shape": array.shape,
         "dtype": array.dtype.str,
@@ -118,14 +108,12 @@ def _judged_forged(files: DataFiles, name: str, array: np.ndarray[Any, Any]) -> 
     }
     described = {key: datasets.ArrayFile.model_validate(value) for key, value in content["arrays"].items()}
     content["sha256"] = datasets._sha256_of(described)
-    manifest.write_text(json.dumps(content))
-    try:
-        datasets.verify(SOURCE, "real", files.data_dir)
-    except DataError as error:
-        return judged_text("the terminal", str(error))
-    finally:
-        path.write_bytes(before[0])
-        manifest.write_bytes(before[1])
+    manifest = json.dumps(content).encode()
+    with changed_file(files.array(part, array_name), _saved(array)), changed_file(files.manifest, manifest):
+        try:
+            datasets.verify(SOURCE, "real", files.data_dir)
+        except DataError as error:
+            return judged_text("the terminal", str(error))
     return f"accepted: {array.dtype} of {array.shape}"
 
 

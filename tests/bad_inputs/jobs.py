@@ -1,7 +1,6 @@
 """The files in a job's folder: an odd one costs its own job a line of `status`, and no other job anything."""
 
 import json
-import os
 import random
 import time
 from pathlib import Path
@@ -11,7 +10,7 @@ from harness.paths import JobFolder, Results
 from harness.plan import WandbSettings
 from harness.plan_file import write_plan
 from pipeline.watching.jobs import LocalEnd
-from tests.bad_inputs.campaign import ODD_VALUES, Case, Cases, call, judged_text, leaves, with_value
+from tests.bad_inputs.campaign import ODD_VALUES, Case, Cases, call, changed_file, judged_text, leaves, with_value
 from tests.made.project import alone
 from tests.made.records import heartbeat
 from tests.made.report_records import plan
@@ -54,21 +53,15 @@ def _job(results: Results, benchmark: str) -> JobFolder:
 
 
 def _judged(results: Results, path: Path, changed: bytes | None) -> str | None:
-    before = path.read_bytes()
-    path.unlink()
-    os.mkfifo(path) if changed is None else path.write_bytes(changed)
-    try:
+    with changed_file(path, changed):
         for command in ("status", "cancel"):
             status, output, errors = call(command, "--results", str(results.root))
+            for mark in results.jobs.rglob("cancelled"):
+                mark.unlink()
             if status not in (0, 1):
                 return f"{command} ends with {status}: {errors[:200]!r}"
             if command == "status" and "mnist train" not in output:
                 return f"the other job is not shown: {output[:300]!r}"
             if why := judged_text("the terminal", output + errors):
                 return why
-    finally:
-        path.unlink()
-        path.write_bytes(before)
-        for mark in results.jobs.rglob("cancelled"):
-            mark.unlink()
     return None

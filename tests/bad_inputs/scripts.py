@@ -12,7 +12,7 @@ from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from pipeline.submission.render import render_script
-from tests.bad_inputs.campaign import ODD_TEXTS, Case, Cases, judged_text
+from tests.bad_inputs.campaign import ODD_TEXTS, Case, Cases, judged_text, with_value
 from tests.bad_inputs.yaml_files import EVERY_KEY
 from tests.made.project import alone
 
@@ -38,14 +38,8 @@ def cases(draw: random.Random, folder: Path) -> Cases:
 
 
 def _judged(folder: Path, keys: tuple[str | int, ...], value: str, results: Path | None = None) -> str | None:
-    content = yaml.load(EVERY_KEY, Loader=yaml.BaseLoader)
-    if keys:
-        inner = content
-        for key in keys[:-1]:
-            inner = inner[key]
-        inner[keys[-1]] = f"--comment={value}" if keys[-1] == 0 else value
     path = folder / "experiments.yaml"
-    path.write_text(_text(content, value, keys), encoding="utf-8")
+    path.write_text(_text(value, keys), encoding="utf-8")
     try:
         config = load_config(path)
     except ConfigError as error:
@@ -53,16 +47,13 @@ def _judged(folder: Path, keys: tuple[str | int, ...], value: str, results: Path
     return _judged_script(config, path, keys, value, results or folder / "results")
 
 
-def _text(content: object, value: str, keys: tuple[str | int, ...]) -> str:
+def _text(value: str, keys: tuple[str | int, ...]) -> str:
     """EVERY_KEY with the value in quotes; numbers stay numbers."""
     if not keys:
         return EVERY_KEY
     plain = yaml.load(EVERY_KEY, Loader=yaml.SafeLoader)
-    inner = plain
-    for key in keys[:-1]:
-        inner = inner[key]
-    inner[keys[-1]] = f"--comment={value}" if keys[-1] == 0 else value
-    text: str = yaml.safe_dump(plain, allow_unicode=False)
+    changed = with_value(plain, keys, f"--comment={value}" if keys[-1] == 0 else value)
+    text: str = yaml.safe_dump(changed, allow_unicode=False)
     return text.replace("1e-3", "0.001")
 
 

@@ -18,16 +18,7 @@ from harness.results.program_facts import ProgramFacts, digest_of, program_key
 from harness.work.cards import CARDS, card
 from pipeline import compile as module
 from pipeline.compile import Compiling, Interpreter, programs_of, usual_variants
-from pipeline.compile_words import (
-    DOCUMENT,
-    PART,
-    conclusion,
-    fits,
-    foreseen,
-    groups,
-    in_markdown,
-    published_facts,
-)
+from pipeline.compile_words import DOCUMENT, PART, conclusion, fits, foreseen, groups, in_markdown, published_facts
 
 CONFIG = load_config(REPOSITORY / "experiments.yaml")
 VARIANT = Variant(model="cnn", batch_size=256, precision="fp32", execution_mode="step.jit")

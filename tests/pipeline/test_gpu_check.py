@@ -49,7 +49,7 @@ def steps(results: Results) -> list[Step]:
 
 
 def shell(name: str, script: str, **changes: Any) -> Step:
-    return Step(name=name, what="", command=("sh", "-c", script), limit_s=patience(), **changes)
+    return Step(**{"name": name, "what": "", "command": ("sh", "-c", script), "limit_s": patience()} | changes)
 
 
 def check(results: Results, *steps: Step, gpu: Gpu | None = None, limit_s: float = module.LIMIT_S) -> int:
@@ -200,13 +200,14 @@ def test_no_step_begins_with_too_little_time_left_but_the_report(results: Result
 
 def test_steps_in_company_run_four_at_a_time_and_the_others_alone(results: Results, tmp_path: Path) -> None:
     """Each step notes how many are at work while it is."""
-    mark = f"{tmp_path}/at_work_$0"
-    script = f"touch {mark}; sleep 0.5; ls {tmp_path} | grep -c at_work_ >>{tmp_path}/$1; rm {mark}"
-    steps = [
-        Step(name=name, what="", command=("sh", "-c", script, name, kind), limit_s=60, in_company=kind == "company")
-        for name, kind in (*((f"t{number}", "company") for number in range(6)), ("p1", "alone"), ("p2", "alone"))
-    ]
-    assert check(results, *steps) == 0
+
+    def step(name: str, kind: str) -> Step:
+        mark = f"{tmp_path}/at_work_{name}"
+        script = f"touch {mark}; sleep 0.5; ls {tmp_path} | grep -c at_work_ >>{tmp_path}/{kind}; rm {mark}"
+        return shell(name, script, in_company=kind == "company")
+
+    in_company = [step(f"t{number}", "company") for number in range(6)]
+    assert check(results, *in_company, step("p1", "alone"), step("p2", "alone")) == 0
     company = [int(line) for line in (tmp_path / "company").read_text().split()]
     assert 1 < max(company) <= module.TESTS_AT_A_TIME
     assert (tmp_path / "alone").read_text().split() == ["1", "1"]
@@ -214,14 +215,8 @@ def test_steps_in_company_run_four_at_a_time_and_the_others_alone(results: Resul
 
 def test_a_step_that_takes_too_long_ends_with_all_that_it_started(results: Results, tmp_path: Path, capsys) -> None:
     """Also what it gave to others."""
-    step = Step(
-        name="a",
-        what="",
-        command=("sh", "-c", f"sh -c 'echo $$ >{tmp_path / 'pid'}; sleep 600'; true"),
-        limit_s=3,
-        clean_up=("touch", str(tmp_path / "cleaned")),
-    )
-    assert check(results, step) == 1
+    script = f"sh -c 'echo $$ >{tmp_path / 'pid'}; sleep 600'; true"
+    assert check(results, shell("a", script, limit_s=3, clean_up=("touch", str(tmp_path / "cleaned")))) == 1
     assert f"  not finished: a: after 3 s; log: {results.gpu_check / 'a.log'}\n" in capsys.readouterr().out
     assert (tmp_path / "cleaned").exists()
     pid = int((tmp_path / "pid").read_text())

@@ -61,10 +61,7 @@ def test_a_model_that_agrees() -> None:
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (
-            ("--benchmark", "mnist", "--use_case", "9"),
-            "--use_case 9: not defined in experiments.yaml; valid: 1, 2,",
-        ),
+        (("--benchmark", "mnist", "--use_case", "9"), "--use_case 9: not defined in experiments.yaml; valid: 1, 2,"),
         (("--benchmark", "cifar10", "--model", "resnet-18"), "valid: cnn, resnet18; did you mean resnet18?"),
         (("--benchmark", "mnist", "--run", "jit"), "--run: there is no such flag; valid: "),
     ],

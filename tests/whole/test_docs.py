@@ -26,11 +26,7 @@ MADE_LATER = ("results", "data", "slurm_scripts", ".venv", "use_cases", "benchma
 OF_THE_RECIPE = ("fashion_mnist", "evaluate")
 
 
-def page_id(page: Path) -> str:
-    return str(page.relative_to(REPOSITORY))
-
-
-every_page = pytest.mark.parametrize("page", PAGES, ids=page_id)
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 
 
 def prose(text: str) -> str:
@@ -192,5 +188,5 @@ def test_a_figure_of_speed_is_recognised(text: str) -> None:
 
 
 def test_readme_claims_no_speed() -> None:
-    """Until the README has a table made from records, no figure in it could be backed by one."""
+    """But in its table, which is made from records and has the unit in its head."""
     assert FIGURE.findall((REPOSITORY / "README.md").read_text()) == []

@@ -17,11 +17,6 @@ def of_yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
 
 
-def lines_of_lint(makefile: str) -> list[str]:
-    """What `make lint` runs, without the Python that runs it."""
-    return re.findall(r"^\t\$\(RUN\) -m (.+)$", makefile.partition("\nlint:")[2].partition("\n\n")[0], re.MULTILINE)
-
-
 def test_version_and_date_are_those_of_the_newest_section() -> None:
     changelog = (REPOSITORY / "CHANGELOG.md").read_text()
     (version, date), *_ = re.findall(r"^## ([\d.]+) - ([\d-]+)$", changelog, re.MULTILINE)
@@ -52,7 +47,8 @@ def test_a_workflow_runs_what_is_there_by_pinned_actions(workflow: Path) -> None
 
 
 def test_hooks_are_the_lines_of_lint() -> None:
-    lint = lines_of_lint((REPOSITORY / "Makefile").read_text())
+    _, _, rule = (REPOSITORY / "Makefile").read_text().partition("\nlint:")
+    lint = re.findall(r"^\t\$\(RUN\) -m (.+)$", rule.partition("\n\n")[0], re.MULTILINE)
     assert lint == ["ruff check .", "ruff format --check .", "mypy"]
     (repository,) = of_yaml(REPOSITORY / ".pre-commit-config.yaml")["repos"]
     entries = [hook["entry"].removesuffix(" --force-exclude") for hook in repository["hooks"]]

@@ -7,7 +7,6 @@ from typing import Any
 from harness.paths import Results
 from harness.plan import JobPlan
 from harness.results.record import Record
-from pipeline.report.calibrations import CalibratedDevices
 from pipeline.report.command import ReportOptions, print_summary, report_command
 from pipeline.report.compare import Judge, Section, one_device, sections
 from pipeline.report.page import page_html
@@ -18,16 +17,10 @@ UNBROKEN = 1000
 """Columns of a terminal that breaks no sentence."""
 
 
-def answers_of(
-    compared: Sequence[Section],
-    width: int = UNBROKEN,
-    *,
-    details: bool = False,
-    calibrated: CalibratedDevices | None = None,
-) -> str:
+def answers_of(compared: Sequence[Section], width: int = UNBROKEN, *, details: bool = False) -> str:
     """The terminal's text. `details`: with the tables of each section."""
     console, alone = plain(width), one_device(compared)
-    print_answers(compared, console, alone, calibrated)
+    print_answers(compared, console, alone)
     if details:
         print_details(compared, console, alone)
     return text(console)

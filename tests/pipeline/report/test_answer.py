@@ -165,7 +165,7 @@ def test_the_terminal_says_it_in_80_columns() -> None:
     (section,) = sections(
         [*pair(environment=CPU, data="sample"), *pair(environment=CPU, data="sample", jax=1000, batch_size=200)], passed
     )
-    shown = answers_of([section], 80, calibrated={})
+    shown = answers_of([section], 80)
     assert max(map(len, shown.splitlines())) <= 80
     lines = shown.splitlines()
     assert lines[1] == "On CPU: Xeon: JAX is faster at 1 of 2; PyTorch is faster at 1"
@@ -173,7 +173,6 @@ def test_the_terminal_says_it_in_80_columns() -> None:
     assert "  JAX 1.50 × faster (1.50 to 1.50)" in lines
     assert "  PyTorch 2.00 × faster (2.00 to 2.00)" in lines
     assert "2 comparisons have 2 winners. Chance alone would give 0.1." in lines
-    assert "Not calibrated on this device" in shown
 
 
 def test_the_page_begins_with_the_answer() -> None:

@@ -94,10 +94,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def many_models() -> list[Record]:
-    timed = of("torch", "loop.eager", 1, 1000, details={"phases": {"forward": [0.01, 0.02], "backward": [0.03, 0.05]}})
-    found = [with_memory(one) for one in (*sweep()[1:], timed)]
-    quick = [one.measurement.model_copy(update={"quick": True}) for one in found]
-    return [one.model_copy(update={"measurement": m}) for one, m in zip(found, quick, strict=True)]
+    details = {"phases": {"forward": [0.01, 0.02], "backward": [0.03, 0.05]}}
+    timed = of("torch", "loop.eager", 1, 1000, details=details, quick=True)
+    return [with_memory(one) for one in (*sweep(quick=True)[1:], timed)]
 
 
 def show(browser: "WebDriver", page: Path, size: tuple[int, int], theme: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.plan import Framework
-from harness.results.record import DataIdentity, Record
+from harness.results.record import DataIdentity
 from pipeline.report.conditions import conditions, conditions_of_one_framework, side
 from tests.made.report_records import CELL, CPU, H200, rank_result, record, with_result
 
@@ -64,29 +64,8 @@ LOCK = {"name": "2026-11", "file": "cpu-py312-x86_64", "sha256": "2be1", "packag
 OURS = "2026-11 cpu-py312-x86_64 (SHA-256 2be1)"
 
 
-@pytest.mark.parametrize(
-    ("jax", "torch", "expected"),
-    [
-        # Two environments, one for each framework, have other packages of the same lock.
-        ({"lock": LOCK}, {"lock": LOCK | {"packages": 60, "matching": 60}}, "equal"),
-        (
-            {"lock": LOCK},
-            {"lock": LOCK | {"name": "2026-12", "sha256": "77aa"}},
-            f"{OURS} / 2026-12 cpu-py312-x86_64 (SHA-256 77aa)",
-        ),
-        (
-            {"lock": LOCK},
-            {"lock": LOCK | {"matching": 99}},
-            f"{OURS} / 2026-11 cpu-py312-x86_64 (SHA-256 2be1, but 2 packages)",
-        ),
-        ({"lock": LOCK}, {"lock": None}, f"{OURS} / none"),
-        ({"lock": None}, {"lock": None}, ""),
-        ({}, {}, ""),
-        ({"lock": LOCK}, {}, "not recorded"),
-    ],
-)
-def test_records_of_different_locks_say_so(jax: Any, torch: Any, expected: str) -> None:
-    assert of_both("lock", jax, torch) == expected
+def lock(**changes: Any) -> dict[str, Any]:
+    return {"lock": LOCK | changes}
 
 
 def code(commit: str, **modules: str) -> dict[str, Any]:
@@ -100,127 +79,127 @@ FOLDERS = code("a", harness="h1", runner="j1")
 MANY = [code("a", **{f"harness_of_m{number}": digest for number in range(5)}) for digest in ("x", "y")]
 
 
+def counted(framework: Framework, count: int | None) -> dict[str, Any]:
+    return dict(side(with_result(record(framework, "step.jit"), parameter_count=count)))
+
+
+def on_ranks(*uuids: str) -> dict[str, Any]:
+    ranks = [rank_result(rank, gpu_uuids=[uuid]) for rank, uuid in enumerate(uuids)]
+    return dict(side(record("jax", "step.jit", cell=TWO, environment=SAME, ranks=ranks)))
+
+
+def of_one_process(*uuids: str) -> dict[str, Any]:
+    """For both GPUs, without ranks."""
+    environment = SAME | {"gpu": {"name": "NVIDIA H200", "uuid": uuids[0], "uuids": list(uuids)}}
+    return dict(side(record("jax", "step.process_per_node", cell=TWO, environment=environment)))
+
+
+def paired(kind: str, position: int | None = None, pair: str | None = None, **turns: str) -> dict[str, Any]:
+    return {"pairing": {"kind": kind, "position": position, "pair": pair, **turns}}
+
+
+TURNS = paired("interleaved", 2, "12.0", turns="t1")
+
+
+def libraries(packages: dict[str, str], environment: dict[str, Any] = H200) -> dict[str, Any]:
+    return environment | {"python": "3.12", "packages": packages}
+
+
+def variables(**values: str) -> dict[str, Any]:
+    return {"variables": values}
+
+
 @pytest.mark.parametrize(
-    ("one", "other", "compare", "expected"),
+    ("name", "jax", "torch", "expected"),
     [
-        # The runners are two, one has imported more, and the commits differ in a document.
-        (JAX, TORCH, conditions, "equal"),
-        (JAX, code("a", harness_of_clock="h2"), conditions, "harness.clock h1 / h2"),
+        # Two environments, one for each framework, have other packages of the same lock.
+        ("lock", lock(), lock(packages=60, matching=60), "equal"),
+        ("lock", lock(), lock(name="2026-12", sha256="77aa"), f"{OURS} / 2026-12 cpu-py312-x86_64 (SHA-256 77aa)"),
+        ("lock", lock(), lock(matching=99), f"{OURS} / 2026-11 cpu-py312-x86_64 (SHA-256 2be1, but 2 packages)"),
+        ("lock", lock(), {"lock": None}, f"{OURS} / none"),
+        ("lock", {"lock": None}, {"lock": None}, ""),
+        ("lock", {}, {}, ""),
+        ("lock", lock(), {}, "not recorded"),
+        # Code, by its contents: the runners are two, one has imported more, and the commits differ in a document.
+        ("code", JAX, TORCH, "equal"),
+        ("code", JAX, code("a", harness_of_clock="h2"), "harness.clock h1 / h2"),
+        ("code", *MANY, "harness.m0 x / y, harness.m1 x / y, harness.m2 x / y, and 2 more"),
+        # Older records have digests of whole folders; those from before that, their commit.
+        ("code", FOLDERS, code("b", harness="h1", runner="t1"), "equal"),
+        ("code", FOLDERS, TORCH, "aaaaaaaaaa / bbbbbbbbbb"),
+        ("code", JAX, {"git": {"commit": "a" * 40, "clean": False}}, "aaaaaaaaaa / aaaaaaaaaa with changes"),
+        # Each side counts its own parameters.
+        ("parameters", counted("jax", 26_010), counted("torch", 26_010), "equal"),
+        ("parameters", counted("jax", 26_010), counted("torch", 1_026_010), "26,010 / 1,026,010"),
+        ("parameters", counted("jax", 26_010), counted("torch", None), "not recorded"),
+        ("parameters", counted("jax", None), counted("torch", None), ""),
+        # Every rank has its GPU.
+        ("GPU", on_ranks("GPU-1", "GPU-2"), on_ranks("GPU-2", "GPU-1"), "equal"),
+        ("GPU", on_ranks("GPU-1", "GPU-2"), on_ranks("GPU-1", "GPU-3"), "GPU-1 GPU-2 / GPU-1 GPU-3"),
+        ("node", on_ranks("GPU-1", "GPU-2"), on_ranks("GPU-1", "GPU-3"), "equal"),
+        ("GPU", of_one_process("GPU-2", "GPU-1"), on_ranks("GPU-1", "GPU-2"), "equal"),
+        ("GPU", of_one_process("GPU-1", "GPU-3"), on_ranks("GPU-1", "GPU-2"), "GPU-1 GPU-3 / GPU-1 GPU-2"),
+        ("node", of_one_process("GPU-1", "GPU-3"), on_ranks("GPU-1", "GPU-2"), "equal"),
+        # An old record of one process for each of two nodes has the first UUID of each only.
+        ("GPU", on_ranks("GPU-1"), on_ranks("GPU-1", "GPU-2"), "not recorded"),
+        # Equal pairing is neighbours in one run.
+        ("pairing", paired("together", None, "12.0"), paired("together", None, "12.0"), "equal"),
+        ("pairing", paired("together", None, "12.0"), paired("together", None, "12.1"), "run 12.0 / run 12.1"),
+        ("pairing", paired("together", 3, "12.0"), paired("together", 2, "12.0"), "equal"),
+        ("pairing", paired("together", 0, "12.0"), paired("together", 5, "12.0"), "position 0 / position 5"),
+        ("pairing", paired("together", 0), paired("together", 1), "not recorded"),  # a record from before
+        ("pairing", paired("separate"), paired("separate"), "separate"),
+        ("pairing", paired("together", 0, "12.0"), paired("by hand"), "together / by hand"),
+        ("pairing", TURNS, TURNS, "equal"),
+        ("pairing", TURNS, paired("interleaved", 2, "12.0", turns="t2"), "interleaved, but not with each other"),
+        ("pairing", TURNS, paired("together", 2, "12.0"), "interleaved / together"),
+        # Libraries are compared by what they are.
         (
-            JAX,
-            code("b", harness_of_clock="h1", jax_runner_of_train="j1", jax_runner_of_trace="x"),
-            conditions_of_one_framework,
+            "libraries",
+            libraries({"nvidia-cudnn-cu12": "9.10"}),
+            libraries({"nvidia-cudnn-cu13": "9.26"}),
+            "nvidia-cudnn 9.10 / 9.26",
+        ),
+        ("libraries", libraries({"nvidia-cudnn-cu12": "9.10"}), libraries({"nvidia-cudnn": "9.10"}), "equal"),
+        (
+            "libraries",
+            libraries({"nvidia-cublas": "13.4", "jax": "0.10.2"}),
+            libraries({"torch": "2.15.0"}),
+            "nvidia-cublas 13.4 / absent",
+        ),
+        (
+            "libraries",
+            libraries({"jax-cuda13-plugin": "0.10.2"}),
+            libraries({"triton": "3.9", "nvidia-cusparselt-cu13": "0.8"}),
             "equal",
         ),
+        ("libraries", libraries({}, CPU), libraries({"nvidia-cublas": "13.4"}, CPU), "equal"),  # means nothing there
+        # Variables of one side that change that side.
+        ("variables", variables(OMP_NUM_THREADS="4"), variables(), "OMP_NUM_THREADS 4 / unset"),
+        ("variables", variables(), variables(LD_LIBRARY_PATH="/opt/cuda"), "LD_LIBRARY_PATH unset / /opt/cuda"),
+        ("variables", variables(), variables(NVIDIA_TF32_OVERRIDE="0"), "NVIDIA_TF32_OVERRIDE unset / 0"),
+        ("variables", variables(XLA_FLAGS="x", JAX_PLATFORMS="cuda"), variables(TORCH_LOGS="x"), "equal"),
+        ("variables", variables(), variables(PYTORCH_ALLOC_CONF="x"), "equal"),
+        ("variables", variables(CUDA_CACHE_PATH="/tmp/1"), variables(CUDA_CACHE_PATH="/tmp/2"), "equal"),
+        ("variables", variables(), variables(CUDA_MODULE_LOADING="LAZY"), "equal"),
+        ("variables", variables(), variables(CUDA_MODULE_LOADING="EAGER"), "CUDA_MODULE_LOADING LAZY / EAGER"),
+    ],
+)
+def test_what_is_equal_on_both_sides(name: str, jax: Any, torch: Any, expected: str) -> None:
+    assert of_both(name, jax, torch) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (JAX, code("b", harness_of_clock="h1", jax_runner_of_train="j1", jax_runner_of_trace="x"), "equal"),
         (
             JAX,
             code("a", harness_of_clock="h2", harness_of_ghost="g1", jax_runner_of_train="j2"),
-            conditions_of_one_framework,
             "harness.clock h1 / h2, jax_runner.train j1 / j2",
         ),
-        (*MANY, conditions, "harness.m0 x / y, harness.m1 x / y, harness.m2 x / y, and 2 more"),
-        # Older records have digests of whole folders; those from before that, their commit.
-        (FOLDERS, code("b", harness="h1", runner="t1"), conditions, "equal"),
-        (FOLDERS, code("a", harness="h2", runner="j1"), conditions_of_one_framework, "harness h1 / h2"),
-        (FOLDERS, TORCH, conditions, "aaaaaaaaaa / bbbbbbbbbb"),
-        (JAX, {"git": {"commit": "a" * 40, "clean": False}}, conditions, "aaaaaaaaaa / aaaaaaaaaa with changes"),
+        (FOLDERS, code("a", harness="h2", runner="j1"), "harness h1 / h2"),
     ],
 )
-def test_code_is_compared_by_its_contents_where_both_say_them(
-    one: Any, other: Any, compare: Any, expected: str
-) -> None:
-    assert of_both("code", one, other, compare) == expected
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "expected"),
-    [
-        (26_010, 26_010, "equal"),
-        (26_010, 1_026_010, "26,010 / 1,026,010"),
-        (26_010, None, "not recorded"),
-        (None, None, ""),
-    ],
-)
-def test_parameters_are_counted_by_each_side_and_compared(ours: int | None, theirs: int | None, expected: str) -> None:
-    def counted(framework: Framework, count: int | None) -> dict[str, Any]:
-        return dict(side(with_result(record(framework, "step.jit"), parameter_count=count)))
-
-    assert of_both("parameters", counted("jax", ours), counted("torch", theirs)) == expected
-
-
-def on_ranks(*uuids: str) -> Record:
-    ranks = [rank_result(rank, gpu_uuids=[uuid]) for rank, uuid in enumerate(uuids)]
-    return record("jax", "step.jit", cell=TWO, environment=SAME, ranks=ranks)
-
-
-def of_one_process(*uuids: str) -> Record:
-    """For both GPUs, without ranks."""
-    environment = SAME | {"gpu": {"name": "NVIDIA H200", "uuid": uuids[0], "uuids": list(uuids)}}
-    return record("jax", "step.process_per_node", cell=TWO, environment=environment)
-
-
-@pytest.mark.parametrize(
-    ("jax", "torch", "expected"),
-    [
-        (on_ranks("GPU-1", "GPU-2"), on_ranks("GPU-2", "GPU-1"), "equal"),
-        (on_ranks("GPU-1", "GPU-2"), on_ranks("GPU-1", "GPU-3"), "GPU-1 GPU-2 / GPU-1 GPU-3"),
-        (of_one_process("GPU-2", "GPU-1"), on_ranks("GPU-1", "GPU-2"), "equal"),
-        (of_one_process("GPU-1", "GPU-3"), on_ranks("GPU-1", "GPU-2"), "GPU-1 GPU-3 / GPU-1 GPU-2"),
-        # An old record of one process for each of two nodes has the first UUID of each only.
-        (on_ranks("GPU-1"), on_ranks("GPU-1", "GPU-2"), "not recorded"),
-    ],
-)
-def test_every_rank_has_its_gpu(jax: Record, torch: Record, expected: str) -> None:
-    assert of_both("GPU", dict(side(jax)), dict(side(torch))) == expected
-    assert of_both("node", dict(side(jax)), dict(side(torch))) == "equal"
-
-
-@pytest.mark.parametrize(
-    ("jax", "torch", "expected"),
-    [
-        (("together", None, "12.0"), ("together", None, "12.0"), "equal"),
-        (("together", None, "12.0"), ("together", None, "12.1"), "run 12.0 / run 12.1"),
-        (("together", 3, "12.0"), ("together", 2, "12.0"), "equal"),
-        (("together", 0, "12.0"), ("together", 5, "12.0"), "position 0 / position 5"),
-        (("together", 0, None), ("together", 1, None), "not recorded"),  # a record from before
-        (("separate", None, None), ("separate", None, None), "separate"),
-        (("together", 0, "12.0"), ("by hand", None, None), "together / by hand"),
-        (("interleaved", 2, "12.0", "t1"), ("interleaved", 2, "12.0", "t1"), "equal"),
-        (("interleaved", 2, "12.0", "t1"), ("interleaved", 2, "12.0", "t2"), "interleaved, but not with each other"),
-        (("interleaved", 2, "12.0", "t1"), ("together", 2, "12.0"), "interleaved / together"),
-    ],
-)
-def test_equal_pairing_is_neighbours_in_one_run(jax: Any, torch: Any, expected: str) -> None:
-    sides = [{"pairing": dict(zip(("kind", "position", "pair", "turns"), one, strict=False))} for one in (jax, torch)]
-    assert of_both("pairing", *sides) == expected
-
-
-@pytest.mark.parametrize(
-    ("environment", "jax", "torch", "expected"),
-    [
-        (H200, {"nvidia-cudnn-cu12": "9.10"}, {"nvidia-cudnn-cu13": "9.26"}, "nvidia-cudnn 9.10 / 9.26"),
-        (H200, {"nvidia-cudnn-cu12": "9.10"}, {"nvidia-cudnn": "9.10"}, "equal"),
-        (H200, {"nvidia-cublas": "13.4", "jax": "0.10.2"}, {"torch": "2.15.0"}, "nvidia-cublas 13.4 / absent"),
-        (H200, {"jax-cuda13-plugin": "0.10.2"}, {"triton": "3.9", "nvidia-cusparselt-cu13": "0.8"}, "equal"),
-        (CPU, {}, {"nvidia-cublas": "13.4"}, "equal"),  # means nothing there
-    ],
-)
-def test_libraries_are_compared_by_what_they_are(environment: Any, jax: Any, torch: Any, expected: str) -> None:
-    sides = [environment | {"python": "3.12", "packages": packages} for packages in (jax, torch)]
-    assert of_both("libraries", *sides) == expected
-
-
-@pytest.mark.parametrize(
-    ("jax", "torch", "expected"),
-    [
-        ({"OMP_NUM_THREADS": "4"}, {}, "OMP_NUM_THREADS 4 / unset"),
-        ({}, {"LD_LIBRARY_PATH": "/opt/cuda"}, "LD_LIBRARY_PATH unset / /opt/cuda"),
-        ({}, {"NVIDIA_TF32_OVERRIDE": "0"}, "NVIDIA_TF32_OVERRIDE unset / 0"),
-        ({"XLA_FLAGS": "x", "JAX_PLATFORMS": "cuda"}, {"TORCH_LOGS": "x", "PYTORCH_ALLOC_CONF": "x"}, "equal"),
-        ({"CUDA_CACHE_PATH": "/tmp/1"}, {"CUDA_CACHE_PATH": "/tmp/2"}, "equal"),
-        ({}, {"CUDA_MODULE_LOADING": "LAZY"}, "equal"),
-        ({}, {"CUDA_MODULE_LOADING": "EAGER"}, "CUDA_MODULE_LOADING LAZY / EAGER"),
-    ],
-)
-def test_variables_of_one_side_that_change_that_side(jax: Any, torch: Any, expected: str) -> None:
-    assert of_both("variables", {"variables": jax}, {"variables": torch}) == expected
+def test_code_among_records_of_one_framework(one: Any, other: Any, expected: str) -> None:
+    assert of_both("code", one, other, conditions_of_one_framework) == expected

@@ -14,7 +14,7 @@ from pipeline.report.compare import Row, Section, sections
 from pipeline.report.csv_files import csv_text
 from pipeline.report.readme import published_part
 from pipeline.report.wording import chance_sentence, registered_text, rules_sentence
-from tests.made.report_records import A100, CELL, csv_lines, passed, record, section_of, with_result
+from tests.made.report_records import A100, CELL, csv_lines, passed, record, row_of, section_of, with_result
 from tests.pipeline.report.shown import answers_of, page_of
 
 QUIET = (-0.001, 0.0, 0.001, 0.0)
@@ -100,12 +100,13 @@ def test_declared_pair_in_csv_terminal_and_page() -> None:
         assert f"Declared pair: {DECLARED}" in shown
 
 
-def many_rows(*shifts: float) -> list[Record]:
+def many_rows(*shifts: float, **changes: Any) -> list[Record]:
     """One row for each: the logarithm of its ratio, with d = shift + (-0.01, 0, 0.01, 0)."""
     found = []
     for number, shift in enumerate(shifts, start=1):
-        found += of_mode("jax", "step.jit", 1000 * math.exp(shift), (-0.01, 0.0, 0.01, 0.0), batch_size=100 * number)
-        found += of_mode("torch", "step.compiled", 1000, STILL, batch_size=100 * number)
+        of_row = {"batch_size": 100 * number} | changes
+        found += of_mode("jax", "step.jit", 1000 * math.exp(shift), (-0.01, 0.0, 0.01, 0.0), **of_row)
+        found += of_mode("torch", "step.compiled", 1000, STILL, **of_row)
     return found
 
 
@@ -120,7 +121,7 @@ def t_of(shift: float) -> float:
 
 def test_a_name_that_the_bound_drops_is_marked_and_stays() -> None:
     """Of 4 ratios, p is 0.0458, 0.48, 0.75 and 0.0006: named are the first and the last; q of the first is 2 * p."""
-    (section,) = sections(many_rows(0.04, 0.011, 0.008, 0.35), passed)
+    section = section_of(many_rows(0.04, 0.011, 0.008, 0.35))
     first, *_, last = section.rows
     assert first.ratio.verdict == "JAX faster"
     assert first.q == pytest.approx(2 * t_of(0.04)) and last.q == pytest.approx(4 * t_of(0.35))
@@ -134,31 +135,24 @@ def test_a_name_that_the_bound_drops_is_marked_and_stays() -> None:
 
 
 def test_same_is_no_name_that_chance_could_have_given() -> None:
-    records = [*of_mode("jax", "step.jit", 1000, STILL), *of_mode("torch", "step.compiled", 1000, STILL)]
-    (section,) = sections(records, passed)
+    section = section_of([*of_mode("jax", "step.jit", 1000, STILL), *of_mode("torch", "step.compiled", 1000, STILL)])
     assert chance_sentence([section]) == "1 comparison has 0 winners. Chance alone would give 0.05."
 
 
 def test_too_few_replicates_and_doubts_are_in_no_family() -> None:
     few = [*of_mode("jax", "step.jit", 1020, (0.0, 0.01, 0.0)), *of_mode("torch", "step.compiled", 1000, (0.0,) * 3)]
-    (section,) = sections(few, passed)
-    assert section.rows[0].q is None and chance_sentence([section]) == ""
-    (section,) = sections(many_rows(0.04), passed)
-    assert section.rows[0].q == pytest.approx(t_of(0.04)) and not section.rows[0].may_be_chance
+    section, row = only(few)
+    assert row.q is None and chance_sentence([section]) == ""
+    row = row_of(many_rows(0.04))
+    assert row.q == pytest.approx(t_of(0.04)) and not row.may_be_chance
 
 
 def test_another_device_and_sample_data_change_no_q() -> None:
-    alone = sections(many_rows(0.04), passed)
-    both = sections([*many_rows(0.04), *(of_sample(one) for one in many_rows(0.001, 0.002, 0.003))], passed)
-    assert both[0].rows[0].q == alone[0].rows[0].q
-    elsewhere = [one.model_copy(update={"environment": A100}) for one in many_rows(0.001, 0.002, 0.003)]
-    on_a100, on_h200 = sections([*many_rows(0.04), *elsewhere], passed)
-    assert (len(on_a100.rows), on_h200.rows[0].q) == (3, alone[0].rows[0].q)
-
-
-def of_sample(one: Record) -> Record:
-    measurement = one.measurement.model_copy(update={"data": "sample"})
-    return one.model_copy(update={"measurement": measurement, "measurement_id": measurement.id})
+    alone = row_of(many_rows(0.04)).q
+    on_real, _ = sections([*many_rows(0.04), *many_rows(0.001, 0.002, 0.003, data="sample")], passed)
+    assert on_real.rows[0].q == alone
+    on_a100, on_h200 = sections([*many_rows(0.04), *many_rows(0.001, 0.002, 0.003, environment=A100)], passed)
+    assert (len(on_a100.rows), on_h200.rows[0].q) == (3, alone)
 
 
 def test_exploratory_and_why() -> None:

@@ -6,7 +6,7 @@ from harness.plan import Cell
 from harness.results.record import Energy, Record
 from pipeline.report.compare import sections
 from pipeline.report.devices_axis import device_panels, devices_table
-from tests.made.report_records import A100, CPU, H200, passed, record
+from tests.made.report_records import A100, CPU, H200, passed, record, with_result
 
 OF_CPU = Cell(gpu="cpu", benchmark="mnist", use_case=1, use_case_name="train")
 
@@ -62,6 +62,6 @@ def test_energy_of_a_sample() -> None:
     for one in three_devices():
         joules = {"NVIDIA A100": 12.0, "NVIDIA H200": 3.0}.get((one.environment.get("gpu") or {}).get("name", ""))
         energy = Energy(gross_joules=joules, window_s=5.0, busy_s=5.0, samples=1000) if joules else one.result.energy
-        found.append(one.model_copy(update={"result": one.result.model_copy(update={"energy": energy})}))
+        found.append(with_result(one, energy=energy))
     lines = devices_table(sections(found, passed)).lines[1:]
     assert [line.cells[4:] for line in lines] == [["", ""], ["12", "12"], ["3", "3"]]

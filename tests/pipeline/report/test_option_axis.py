@@ -26,8 +26,8 @@ def of(framework: Framework, mode: str, models: int, throughput: float = 1000.0,
     return record(framework, mode, throughput, cell=MANY, options=options, **changes)
 
 
-def short_of_memory(framework: Framework, mode: str, models: int) -> Record:
-    return of(framework, mode, models, outcome="out_of_memory", reason="out of memory", result=None)
+def short_of_memory(framework: Framework, mode: str, models: int, **changes: Any) -> Record:
+    return of(framework, mode, models, outcome="out_of_memory", reason="out of memory", result=None, **changes)
 
 
 def axis_of(records: Sequence[Record]) -> OptionAxis:
@@ -36,7 +36,7 @@ def axis_of(records: Sequence[Record]) -> OptionAxis:
     return axis
 
 
-def sweep() -> list[Record]:
+def sweep(**changes: Any) -> list[Record]:
     """Throughputs at 1, 8 and 64 models; the loops have 1000 samples/s at each."""
     speeds: dict[tuple[Framework, str], tuple[float, ...]] = {
         ("torch", "loop.eager"): (1000, 1000, 1000),
@@ -48,12 +48,12 @@ def sweep() -> list[Record]:
         ("jax", "vmap.jit"): (900, 1100, 3000),
     }
     found = [
-        of(framework, mode, models, speed, replicate=replicate)
+        of(framework, mode, models, speed, replicate=replicate, **changes)
         for (framework, mode), of_mode in speeds.items()
         for models, speed in zip((1, 8, 64), of_mode, strict=False)
         for replicate in range(4)
     ]
-    return [*found, short_of_memory("jax", "unrolled.jit", 64), short_of_memory("jax", "map.jit", 64)]
+    return [*found, *(short_of_memory("jax", mode, 64, **changes) for mode in ("unrolled.jit", "map.jit"))]
 
 
 # The axis.

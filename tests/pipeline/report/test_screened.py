@@ -10,15 +10,12 @@ from harness.results.record import Record
 from pipeline.report.wording import best_of, choice_note, modes_compared
 from tests.made.report_records import csv_lines, record, row_of, section_of, with_result
 from tests.pipeline.report.shown import answers_of
+from tests.pipeline.watching.test_ratios import as_screening
 
 
 def screening(framework: Framework, mode: str, throughput: float, outcome: str = "ok") -> Record:
-    one = record(framework, mode, throughput)
-    measurement = one.measurement.model_copy(update={"stage": "screening"})
-    changes = {"measurement": measurement, "measurement_id": measurement.id, "outcome": outcome}
-    if outcome != "ok":
-        changes |= {"result": None, "reason": "4 GiB asked for"}
-    return one.model_copy(update=changes)
+    failed = {} if outcome == "ok" else {"outcome": outcome, "result": None, "reason": "4 GiB asked for"}
+    return as_screening(record(framework, mode, throughput, **failed))
 
 
 def replicated(framework: Framework, mode: str, *throughputs: float, **changes: Any) -> list[Record]:

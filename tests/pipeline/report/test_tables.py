@@ -16,10 +16,6 @@ from tests.made.vision_records import INFERENCE, TRAINING, vision_record, vision
 from tests.pipeline.report.shown import answers_of
 
 
-def lines_of(table: Table) -> list[str]:
-    return [" & ".join(line.cells) for line in table.lines]
-
-
 def pair(batch_size: int, *, model: str = "resnet50", replicates: int = 4, **changes: Any) -> list[Record]:
     return [
         one
@@ -115,7 +111,7 @@ def test_the_table_of_models() -> None:
     ]
     found = [*pair(1, model="vit_b_16"), record("jax", "step.jit"), *counted]
     table = models_table(models_of(sections(found, passed)))
-    assert lines_of(table) == [
+    assert [" & ".join(line.cells) for line in table.lines] == [
         "gone & cnn & not declared & 10 to 2,000 & not declared & not declared & not declared & not declared",
         "imagenet100 & vit_b_16 & attention & 85,875,556 & 17.6 & 86,567,656 & 17.6 & 81.1%",
         "mnist & cnn & not declared & 26,010 & not declared & not declared & not declared & not declared",

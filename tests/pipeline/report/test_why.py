@@ -66,12 +66,14 @@ def test_sides_swapped_swap_the_sentence() -> None:
 
 
 FAST = explanation({GEMM: (10, 1.9)}, step_ms=2.0)
+SLOW = explanation({GEMM: (10, 3.9)}, step_ms=4.0)
+FAST_ON_CPU = explanation({"aten::mm": (10, 1.9)}, step_ms=2.0, on_device=False)
 
 
 @pytest.mark.parametrize(
     ("slow", "bound"),
     [
-        (explanation({GEMM: (10, 3.9)}, step_ms=4.0), "matrix products"),
+        (SLOW, "matrix products"),
         (explanation({ADD: (10, 3.0), GEMM: (1, 0.9)}, step_ms=4.0), "memory traffic"),
         (explanation({COPY: (10, 3.0), GEMM: (1, 0.9)}, step_ms=4.0), "layout"),
         (explanation({GEMM: (10, 3.0), ALL_REDUCE: (1, 0.9)}, step_ms=4.0), "communication-bound"),
@@ -155,12 +157,8 @@ def test_one_replicate_has_no_interval_and_a_sentence_all_the_same() -> None:
             explanation({GEMM: (10, 3.7), "_v4_kernel": (1, 0.3)}, step_ms=4.1),
             "PyTorch: 8% of the busy time is in kernels whose names are not known.",
         ),
-        (
-            explanation({GEMM: (10, 2.1)}, step_ms=2.0),
-            explanation({GEMM: (10, 3.9)}, step_ms=4.0),
-            "JAX: the profiler slowed the step by 5% at the least.",
-        ),
-        (explanation({}, step_ms=2.0), explanation({GEMM: (10, 3.9)}, step_ms=4.0), "JAX: the tracer saw nothing run."),
+        (explanation({GEMM: (10, 2.1)}, step_ms=2.0), SLOW, "JAX: the profiler slowed the step by 5% at the least."),
+        (explanation({}, step_ms=2.0), SLOW, "JAX: the tracer saw nothing run."),
     ],
 )
 def test_what_refuses_an_explanation(jax: Any, torch: Any, sentence: str) -> None:
@@ -177,10 +175,9 @@ def test_a_step_that_is_slower_without_its_tracer_refuses(on_device: bool, trace
     """4 ms; 20 traced steps last at least as long as 19 whole ones, so 3.65 ms stand for 3.84 at most, 3.6 for 3.79:
     104 and 106 %. On a CPU 3.1 and 3.0 stand for 3.26 and 3.16: 123 and 127 %."""
     slow = explanation({GEMM: (10, 2.0)}, step_ms=4.0, on_device=on_device, traced_ms=traced_ms)
-    terms = terms_of_torch(slow)
     share = f"{4 * 19 / (20 * traced_ms):.0%}"
     sentence = f"a step took {share} of one under the tracer, which makes none faster: something else was computed"
-    assert terms.refusals == ([sentence] if refuses else [])
+    assert terms_of_torch(slow).refusals == ([sentence] if refuses else [])
 
 
 def test_doubts_stand_behind_the_explanation() -> None:
@@ -195,7 +192,7 @@ def test_doubts_stand_behind_the_explanation() -> None:
 
 
 def test_step_of_the_explained_process_is_compared_with_the_records() -> None:
-    slow = explained("torch", "step.eager", explanation({GEMM: (10, 3.9)}, step_ms=4.0), throughput=20_000.0)
+    slow = explained("torch", "step.eager", SLOW, throughput=20_000.0)
     why = found([*explained("jax", "step.jit", FAST), *slow])
     assert why.doubts == [("torch", "the explained process took 80% of the measured step time")]
 
@@ -203,7 +200,7 @@ def test_step_of_the_explained_process_is_compared_with_the_records() -> None:
 @pytest.mark.parametrize(("others", "doubts"), [(None, 0), (0.25, 0), (1.46, 1)])
 def test_company_on_a_cpu_is_a_doubt(others: float | None, doubts: int) -> None:
     slow = explanation({"aten::mm": (10, 3.9)}, step_ms=4.0, on_device=False, other_cpus=others)
-    why = found(pair(explanation({"aten::mm": (10, 1.9)}, step_ms=2.0, on_device=False), slow))
+    why = found(pair(FAST_ON_CPU, slow))
     assert why.doubts == doubts * [("torch", "other processes kept 1.5 CPUs busy while it was explained")]
 
 
@@ -214,15 +211,13 @@ def test_a_tracer_that_slows_a_cpu_is_a_doubt(on_device: bool, traced_ms: float,
     """20 steps of 4.7 ms stand for 19 of 4.95 ms at most, of 4.8 ms for 5.05: 124 and 126 % of 4 ms. A GPU's kernels
     take what they take."""
     slow = explanation({GEMM: (10, 2.0)}, step_ms=4.0, on_device=on_device, traced_ms=traced_ms)
-    terms = terms_of_torch(slow)
     sentence = "a step took 126% of its time under the tracer, and so its operators"
-    assert terms.doubts == ([sentence] if doubted else [])
+    assert terms_of_torch(slow).doubts == ([sentence] if doubted else [])
 
 
 def test_on_a_cpu_operators_and_no_verdict_on_launches() -> None:
-    fast = explanation({"aten::mm": (10, 1.9)}, step_ms=2.0, on_device=False)
     slow = explanation({"aten::mm": (10, 2.0), "aten::add": (5, 0.2)}, step_ms=4.0, dispatch_ms=4.0, on_device=False)
-    why = found(pair(fast, slow))
+    why = found(pair(FAST_ON_CPU, slow))
     assert why.terms["torch"].bound is None
     assert why_sentence(why) == (
         "PyTorch's step takes 2 ms more (4 against 2 ms): 1.7 ms outside of the framework's operators (45% of "
@@ -245,8 +240,7 @@ def terms_of_torch(found: Any) -> Terms:
 
 def test_tensor_cores_by_the_products_that_take_most() -> None:
     mostly = explanation({TENSOR_CORE_GEMM: (10, 3.0), GEMM: (1, 0.5)}, step_ms=4.0)
-    terms = terms_of_torch(mostly)
-    assert terms.tensor_cores is True
+    assert terms_of_torch(mostly).tensor_cores is True
 
 
 def test_without_an_explanation_there_is_no_sentence() -> None:

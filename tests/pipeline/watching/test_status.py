@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,9 @@ def beat(folder: JobFolder, state: str, *, age_s: float = 1, **changes: Any) -> 
     os.utime(folder.heartbeat, (written.updated_at_unix_s, written.updated_at_unix_s))
 
 
-def record_all(
-    project: FakeProject, *, scheduler: str = "slurm", outcome: Outcome = "ok", job: str | None = None, **plan: Any
-) -> None:
+def record_all(project: FakeProject, *, outcome: Outcome = "ok", job: str | None = None, **plan: Any) -> None:
     for measurement in project.plan(**plan).measurements():
-        record = bare_record(measurement, outcome, job=job, environment={"scheduler": scheduler})
+        record = bare_record(measurement, outcome, job=job, environment={"scheduler": "slurm"})
         write_record(record, project.results.new_record(measurement))
 
 
@@ -388,13 +387,7 @@ KEY = "torch cnn-b1-fp32-step.eager"
 
 def test_what_a_job_does_is_said_in_words(project: FakeProject) -> None:
     def running(**changes: Any) -> JobState:
-        return JobState(
-            folder=JobFolder(root=Path("/results/jobs/any/x")),
-            pair=alone(project.plan(measurements=24)),
-            state="running",
-            node="n1",
-            heartbeat=heartbeat_of(**changes),
-        )
+        return replace(state(project, "x", "running", measurements=24), node="n1", heartbeat=heartbeat_of(**changes))
 
     timing = {"phase": "throughput", "phase_done": 12.0, "phase_total": 30.0}
     assert said(running(current=f"{KEY}-r0", **timing)) == "replicate 1 of 1 (4/24): timing 40%, on n1"
@@ -419,15 +412,9 @@ def pair_that_runs(project: FakeProject) -> JobState:
     """Of both frameworks, twelve replicates of one variant."""
     plans = [project.plan(framework, measurements=1) for framework in ("jax", "torch")]
     protocol = plans[0].protocol.model_copy(update={"replicates": 12})
-    jobs_of_it = tuple(plan.model_copy(update={"protocol": protocol}) for plan in plans)
+    pair = Pair(cell=plans[0].cell, jobs=tuple(plan.model_copy(update={"protocol": protocol}) for plan in plans))
     beat = heartbeat_of(current=f"{KEY}-r3", phase="latency", phase_done=10.0, phase_total=20.0, eta_s=360.0)
-    return JobState(
-        folder=JobFolder(root=Path("/results/jobs/any/x")),
-        pair=Pair(cell=plans[0].cell, jobs=jobs_of_it),
-        state="running",
-        node="node-of-a-long-name",
-        heartbeat=beat,
-    )
+    return replace(state(project, "x", "running"), pair=pair, node="node-of-a-long-name", heartbeat=beat)
 
 
 def test_every_phase_that_is_reported_has_words() -> None:
