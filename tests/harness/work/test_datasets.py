@@ -257,14 +257,6 @@ def test_fetch_mends_damaged_data(tmp_path: Path) -> None:
     assert identity and identity.sha256 == content_sha256(TEXT)
 
 
-def test_missing_data_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        load(source_of("cifar10"), "real", tmp_path)
-    assert str(tmp_path / "cifar10" / "manifest.json") in str(caught.value)
-    assert "python main.py data --benchmark cifar10" in str(caught.value)
-    assert "--data sample" in str(caught.value)
-
-
 def test_importing_and_loading_pulls_no_framework() -> None:
     program = (
         "import sys; from pathlib import Path; from harness.work import datasets, declared\n"
