@@ -111,16 +111,6 @@ def test_out_of_memory_and_refused_are_answers_not_failures(repository: Behaving
     assert "refused: precision tf32 needs an NVIDIA GPU" in output
 
 
-def test_child_killed_from_outside_is_recorded_and_the_next_one_measured(repository: BehavingProject) -> None:
-    folder = repository.job(repository.plan("gated", "well"))
-    with repository.start(folder) as process:
-        os.kill(read_pid(repository), signal.SIGKILL)
-        process.communicate(timeout=patience(20))
-    records = repository.by_mode()
-    assert (records["gated"].outcome, records["well"].outcome, process.returncode) == ("failed", "ok", 1)
-    assert "killed by SIGKILL" in str(records["gated"].reason)
-
-
 def test_timeout_ends_the_child_and_is_recorded(repository: BehavingProject) -> None:
     timeout_s = round(4 * slowdown())
     folder = repository.job(repository.plan("gated", "well", timeout_s=timeout_s))
@@ -236,27 +226,6 @@ def test_signal_stops_the_job_and_the_next_start_goes_on(repository: BehavingPro
     assert "2 measured, 1 had a record, 1 failed" in output
     outcomes = {mode: record.outcome for mode, record in repository.by_mode().items()}
     assert outcomes == {"well": "ok", "gated": "ok", "exits": "failed"}
-
-
-def test_child_does_not_outlive_a_killed_parent(repository: BehavingProject) -> None:
-    folder = repository.job(repository.plan("gated"))
-    with repository.start(folder) as process:
-        pid = read_pid(repository)
-        assert is_alive(pid)
-        process.kill()
-        process.communicate(timeout=patience(20))
-    wait_until(lambda: not is_alive(pid), "the child is gone")
-    assert repository.by_mode() == {}
-
-
-def test_failed_measurement_is_tried_again_and_good_ones_are_not(repository: BehavingProject) -> None:
-    assert repository.run(repository.plan("well", "exits"))[0] == 1
-    status, output, folder = repository.run(repository.plan("well", "exits"))
-    assert status == 1
-    assert "1 measured, 1 had a record, 1 failed" in output
-    assert repository.heartbeat(folder).measurements_skipped == 1
-    found = sorted(path.name.split("-")[3] for path in repository.results.records().rglob("*.json"))
-    assert found == ["exits.eager", "exits.eager", "well.eager"]  # the first failure's record is still there
 
 
 def test_a_pair_is_one_job_that_goes_on_where_it_was(repository: BehavingProject) -> None:
@@ -393,25 +362,6 @@ def test_corrupt_heartbeat_is_replaced(repository: BehavingProject) -> None:
     folder.heartbeat.write_text("{")
     assert repository.resume(folder)[0] == 0
     assert repository.heartbeat(folder).state == "done"
-
-
-def test_heartbeat_that_cannot_be_written_costs_no_measurement(repository: BehavingProject) -> None:
-    folder = repository.job(repository.plan("well"))
-    folder.heartbeat.mkdir()
-    status, output = repository.resume(folder)
-    assert status == 0
-    assert output.count(f"warning: cannot write {folder.heartbeat}") == 1
-    assert repository.by_mode()["well"].outcome == "ok"
-
-
-def test_corrupt_plan_is_a_usage_error_that_names_the_file(repository: BehavingProject) -> None:
-    """A truncated one; all others: tests/harness/test_plan_file.py."""
-    folder = repository.job(repository.plan("well"))
-    folder.plan.write_text('{"framework": "torch"')
-    status, output = repository.resume(folder)
-    assert status == 2
-    assert f"error: {folder.plan}: not a job plan" in output
-    assert "Traceback" not in output
 
 
 def test_plan_of_the_other_framework_is_a_usage_error(repository: BehavingProject) -> None:
