@@ -12,7 +12,7 @@ from harness.experiments.model import Config
 from harness.experiments.narrow import Narrowing
 from harness.experiments.presets import expand_preset, left_out, preset_of
 from harness.paths import REPOSITORY
-from harness.plan import FRAMEWORKS
+from harness.plan import FRAMEWORKS, Pair
 from harness.work.declared import use_case
 from pipeline.measure import must_be_brought
 from tests.made.config_text import MINIMAL, config_of
@@ -48,6 +48,10 @@ def variants(config: Config, name: str, selection: Selection | None = None) -> d
     jobs = [job for part in parts for pair in part.pairs for job in pair.jobs]
     assert len({job.name for job in jobs}) == len(jobs)
     return {job.name: [variant.key for variant in job.variants] for job in jobs}
+
+
+def pairs_of(config: Config, name: str) -> list[Pair]:
+    return [pair for part in expand_preset(config, name, Selection()) for pair in part.pairs]
 
 
 def test_its_parts_and_nothing_else(config: Config) -> None:
@@ -159,16 +163,14 @@ def test_a_part_that_leaves_nothing_to_measure(tmp_path: Path) -> None:
 def test_how_much_is_left_out(config: Config) -> None:
     """All: mnist and cifar10 in use case 1: (1 + 2) x 1 x 3 modes; in use case 3: 2 x (8 of JAX + 12 of PyTorch), whose
     preset's have a batch size and an output that are not among them."""
-    pairs = [pair for part in expand_preset(config, "headline", Selection()) for pair in part.pairs]
-    assert left_out(config, pairs, quick=False) == (8, 3 * 3 + 2 * 20)
+    assert left_out(config, pairs_of(config, "headline"), quick=False) == (8, 3 * 3 + 2 * 20)
 
 
 # The project's own.
 
 
 def test_the_headline_has_every_use_case_and_the_same_two_sides(own: Config) -> None:
-    parts = expand_preset(own, "headline", Selection())
-    pairs = [pair for part in parts for pair in part.pairs]
+    pairs = pairs_of(own, "headline")
     assert {pair.cell.use_case for pair in pairs} == set(own.use_cases)
     assert {pair.cell.benchmark for pair in pairs} >= {"mnist", "cifar10", "enwik8", "molpcba", "synthetic"}
     for pair in pairs:
@@ -179,7 +181,7 @@ def test_the_headline_has_every_use_case_and_the_same_two_sides(own: Config) -> 
 
 
 def test_what_several_gpus_are_compared_with_is_in_the_headline_itself(own: Config) -> None:
-    pairs = [pair for part in expand_preset(own, "headline", Selection()) for pair in part.pairs]
+    pairs = pairs_of(own, "headline")
     for pair in (pair for pair in pairs if pair.cell.devices > 1):
         alone = [
             {variant.key for job in other.jobs for variant in job.variants}
@@ -196,11 +198,10 @@ def test_what_several_gpus_are_compared_with_is_in_the_headline_itself(own: Conf
 
 
 def test_full_is_everything_and_demo_is_short(own: Config) -> None:
-    pairs = [pair for part in expand_preset(own, "full", Selection()) for pair in part.pairs]
-    chosen, everything = left_out(own, pairs, quick=False)
+    chosen, everything = left_out(own, pairs_of(own, "full"), quick=False)
     assert chosen == everything
-    demo = [pair for part in expand_preset(own, "demo", Selection()) for pair in part.pairs]
-    assert sum(len(list(job.measurements())) for pair in demo for job in pair.jobs) == 4
+    demo = pairs_of(own, "demo")
+    assert sum(len(list(pair.measurements())) for pair in demo) == 4
     assert {(job.quick, job.data) for pair in demo for job in pair.jobs} == {(True, "sample")}
 
 
@@ -208,7 +209,7 @@ def test_short_presets_compare_the_declared_pairs_and_nothing_else(own: Config) 
     """One mode of each framework, the declared one, and both compiled: no ratio of a compiler to none."""
     names = [name for name in own.presets if name != "full"]
     assert {"headline", "demo"} <= {*names}
-    for pair in (pair for name in names for part in expand_preset(own, name, Selection()) for pair in part.pairs):
+    for pair in (pair for name in names for pair in pairs_of(own, name)):
         declared = use_case(pair.cell.use_case_name)
         modes = {job.framework: {variant.execution_mode for variant in job.variants} for job in pair.jobs}
         assert modes == {framework: {declared.headline[framework]} for framework in FRAMEWORKS}, pair.cell.name

@@ -25,28 +25,25 @@ def packages_at(folder: Path, monkeypatch: pytest.MonkeyPatch, *, libraries: boo
     monkeypatch.setattr(making.shutil, "which", lambda tool: f"/usr/bin/{tool}")
 
 
-def test_without_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ProjectError, match="CUDA build, which is not installed here: make env EXTRAS=jax,torch"):
-        making.build(tmp_path)
+NO_CUDA = "CUDA build, which is not installed here: make env EXTRAS=jax,torch"
 
 
-def test_with_pytorch_for_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages_at(tmp_path / "packages", monkeypatch, libraries=False)
-    with pytest.raises(ProjectError, match="CUDA build, which is not installed here"):
-        making.build(tmp_path)
-
-
-def test_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages_at(tmp_path / "packages", monkeypatch)
-    monkeypatch.setattr(making.shutil, "which", lambda tool: None if tool == "g++" else f"/usr/bin/{tool}")
-    with pytest.raises(ProjectError, match=r"g\+\+ is missing: apt install g\+\+"):
-        making.build(tmp_path)
-
-
-def test_without_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages_at(tmp_path / "packages", monkeypatch, headers=False)
-    with pytest.raises(ProjectError, match="nvidia/cu13/include is missing"):
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("torch", NO_CUDA),
+        ("libraries", NO_CUDA),
+        ("g++", r"g\+\+ is missing: apt install g\+\+"),
+        ("headers", "nvidia/cu13/include is missing"),
+    ],
+)
+def test_what_is_missing_is_named(missing: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    has = {name: missing != name for name in ("libraries", "headers")}
+    packages_at(tmp_path / "packages", monkeypatch, **has)
+    if missing == "torch":
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(making.shutil, "which", lambda tool: None if tool == missing else f"/usr/bin/{tool}")
+    with pytest.raises(ProjectError, match=message):
         making.build(tmp_path)
 
 

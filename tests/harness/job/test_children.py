@@ -17,7 +17,7 @@ from harness.job.main import cache_variables, thread_variables
 from harness.measure.channel import MARK, ChildTask
 from harness.measure.world import World
 from harness.paths import REPOSITORY
-from harness.plan import Framework
+from harness.plan import Framework, JobPlan
 from harness.work.declared import EAGER, Formulation, Mode
 from tests.made.faults import programs
 from tests.made.patience import patience
@@ -110,7 +110,6 @@ def test_a_task_lives_as_long_as_its_stdin() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", TASK], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as task:
-        assert task.stdin is not None and task.stdout is not None
         assert task.stdout.readline() == b"b''\n"
         task.stdin.write(b"more\n")
         task.stdin.flush()
@@ -118,6 +117,15 @@ def test_a_task_lives_as_long_as_its_stdin() -> None:
         assert task.poll() is None
         task.stdin.close()
         assert task.wait(patience(10)) == -signal.SIGKILL
+
+
+def worked(plan: JobPlan, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[str]]:
+    """The outcome of the first measurement, and what was told meanwhile."""
+    monkeypatch.setattr(children, "use_case", lambda _name: SimpleNamespace(mode=lambda *_: MODE))
+    told: list[str] = []
+    made = children.Children(plan, folder, while_waiting=lambda: None, tell=told.append)
+    task = ChildTask(measurement=next(plan.measurements()), data_dir="data")
+    return made.work(task, folder / "log", lambda _event: None).outcome, told
 
 
 # A step that Slurm's controller does not start.
@@ -150,14 +158,10 @@ def test_a_step_waits_for_a_controller_that_does_not_answer(
     monkeypatch.setattr(children, "ASK_CONTROLLER_EVERY_S", 0.05)
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "n1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(children, "use_case", lambda _name: SimpleNamespace(mode=lambda *_: MODE))
     plan = FakeProject(root=tmp_path).plan()
     plan = plan.model_copy(update={"cell": plan.cell.model_copy(update={"devices": 2})})
-    told: list[str] = []
-    made = children.Children(plan, tmp_path, while_waiting=lambda: None, tell=told.append)
-    task = ChildTask(measurement=next(plan.measurements()), data_dir="data")
-    report = made.work(task, tmp_path / "log", lambda _event: None)
-    assert report.outcome == "failed"
+    outcome, told = worked(plan, tmp_path, monkeypatch)
+    assert outcome == "failed"
     assert len((tmp_path / "calls").read_text().split()) == calls
     assert bool(told) == (failures > 0)
     assert all(words.startswith("waits for Slurm's controller") for words in told)
@@ -186,14 +190,8 @@ def out_of_memory(
     (folder / f"{framework}_runner" / "run.py").write_text(FULL_AT_FIRST.replace("MARK", MARK))
     monkeypatch.setattr(children, "REPOSITORY", folder)
     monkeypatch.setattr(children, "gpu_memory_bytes", lambda: gpu_bytes)
-    plan = FakeProject(root=folder).plan(framework)
-    monkeypatch.setattr(children, "use_case", lambda _name: SimpleNamespace(mode=lambda *_: MODE))
-    told: list[str] = []
-    made = children.Children(plan, folder, while_waiting=lambda: None, tell=told.append)
-    report = made.work(
-        ChildTask(measurement=next(plan.measurements()), data_dir="data"), folder / "log", lambda _event: None
-    )
-    return report.outcome, [json.loads(line) for line in (folder / "tries").read_text().splitlines()], told
+    outcome, told = worked(FakeProject(root=folder).plan(framework), folder, monkeypatch)
+    return outcome, [json.loads(line) for line in (folder / "tries").read_text().splitlines()], told
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,3 @@ def test_nobody_explains_where_the_settings_say_no(repository: BehavingProject) 
     assert repository.run(repository.plan("well", explain=False))[0] == 0
     (result,) = (one.result for one in repository.records())
     assert (result.explanation, result.explanation_absent) == (None, None)
-
-
-def test_it_is_no_part_of_the_measurements_identity(repository: BehavingProject) -> None:
-    with_it, without = (next(repository.plan("well", explain=explain).measurements()).id for explain in (True, False))
-    assert with_it == without

@@ -182,23 +182,6 @@ def test_nothing_outlives_a_killed_parent(repository: BehavingProject) -> None:
     assert repository.by_mode() == {}
 
 
-def test_rank_that_cannot_be_started_is_a_reason_and_not_the_end(
-    repository: BehavingProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first measurement removes the folder that the second needs on each rank."""
-    monkeypatch.setenv("TMPDIR", str(repository.root / "temporary"))
-    (repository.root / "temporary").mkdir()
-    status, output, _ = repository.run(repository.plan("removes_the_temporary_folder", "well", devices=2))
-    assert status == 1
-    assert "done: 2 measured, 0 had a record, 1 failed" in output
-    records = repository.by_mode()
-    assert records["removes_the_temporary_folder"].outcome == "ok"
-    assert records["well"].outcome == "failed"
-    told = f"rank 0 on {NODE}: the measurement's process cannot be started on {NODE}: No such file or directory"
-    assert told in str(records["well"].reason)
-    assert "which TMPDIR names" in str(records["well"].reason)
-
-
 def test_several_nodes_need_slurm(repository: BehavingProject) -> None:
     status, output, _ = repository.run(repository.plan("well", devices=2, nodes=2))
     assert status == 2

@@ -31,7 +31,6 @@ OTHER = "efficientnet_b0"
 @pytest.fixture
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     put_images(DataFiles(data_dir=tmp_path, benchmark="imagenet100").originals, train=1, val=1)
-    assert BENCHMARK.data
     fetch(BENCHMARK.data, tmp_path)
     put_weights(tmp_path, MODEL, models.get_model(MODEL).state_dict(), monkeypatch)
     fetch_weights("imagenet100", MODEL, tmp_path)
@@ -75,9 +74,9 @@ def test_a_job_that_draws_its_weights_needs_none(data_dir: Path) -> None:
 
 def test_a_session_has_them_where_the_settings_ask_for_them(data_dir: Path) -> None:
     measurement = next(plan_of(MODEL, data_dir).measurements())
-    session = make_session(measurement, None, data_dir)  # type: ignore[type-var]
+    session = make_session(measurement, None, data_dir)
     assert session.pretrained and session.dataset.train_count == 100
     bias = session.pretrained("classifier.3.bias", (100,))
     assert isinstance(bias, np.ndarray) and np.isfinite(bias).all()
     drawn = measurement.model_copy(update={"settings": {"weights": "drawn"}})
-    assert make_session(drawn, None, data_dir).pretrained is None  # type: ignore[type-var]
+    assert make_session(drawn, None, data_dir).pretrained is None

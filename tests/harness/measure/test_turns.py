@@ -35,13 +35,13 @@ def heard() -> Heard:
 
 
 def turns(heard: Heard, words: str, place: str = "first") -> Turns:
-    return Turns(heard, io.BytesIO(words.encode()), place)  # type: ignore[arg-type]
+    return Turns(heard, io.BytesIO(words.encode()), place)
 
 
 def test_a_block_for_every_turn_until_the_end(heard: Heard) -> None:
     taken = turns(heard, "block_after_other\nblock\nblock_after_other\nend\n")
     other_load = Watched()
-    taken.watch(other_load, on_gpu=False)  # type: ignore[arg-type]
+    taken.watch(other_load, on_gpu=False)
     assert taken.are_to_come and taken.is_alone
     answers = [(taken.next_block(wants), taken.after_other) for wants in (True, False, False, False)]
     # Also where it wants no more: the other one does.
@@ -106,7 +106,7 @@ def test_it_waits_until_its_threads_are_at_rest(heard: Heard, monkeypatch: pytes
     come_to_rest(0.1)
     assert now[0] == pytest.approx(0.025 + 0.1)  # what never rests is not waited for for ever
     taken = turns(heard, "block\n")
-    taken.watch(Watched(), on_gpu=True)  # type: ignore[arg-type]
+    taken.watch(Watched(), on_gpu=True)
     taken.next_block(True)
     assert now[0] == pytest.approx(0.125 + 0.005)  # the GPU is at rest already, and cools
 
@@ -115,7 +115,6 @@ def test_a_process_that_waits_takes_no_cpu() -> None:
     """A real one, for half a second; before, its thread computes for a twentieth."""
     command = [sys.executable, "-c", WAITS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as child:
-        assert child.stdin is not None and child.stdout is not None
         assert b"turn" in child.stdout.readline()
         before_s = cpu_s(child.pid)
         time.sleep(0.5)

@@ -6,7 +6,6 @@ import os
 import platform
 import subprocess
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from harness.results.environment import (
     relevant_variables,
 )
 from harness.results.installed import describe_installed
-from tests.made.patience import patience
 
 GIT_IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
 
@@ -196,23 +194,9 @@ def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_package_versions_are_the_installed_ones() -> None:
     versions = describe_installed()["packages"]
-    assert versions["numpy"] == metadata.version("numpy")
-    assert versions["wandb"] == metadata.version("wandb")
-    assert versions["nvidia-ml-py"] == metadata.version("nvidia-ml-py")
+    for name in ("numpy", "wandb", "nvidia-ml-py"):
+        assert versions[name] == metadata.version(name)
     assert "pytest" not in versions
-
-
-def test_cuda_libraries_are_found_by_their_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder, name, version in (
-        ("nvidia_cudnn_cu13-9.26.0.51.dist-info", "nvidia-cudnn-cu13", "9.26.0.51"),
-        ("jax_cuda13_plugin-0.10.2.dist-info", "jax_cuda13_plugin", "0.10.2"),
-    ):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    versions = describe_installed()["packages"]
-    assert versions["nvidia-cudnn-cu13"] == "9.26.0.51"
-    assert versions["jax-cuda13-plugin"] == "0.10.2"
 
 
 def test_variables_that_matter_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,13 +216,6 @@ def test_variables_that_matter_and_no_secret(monkeypatch: pytest.MonkeyPatch) ->
     assert {name: variables.get(name) for name in wanted} == wanted
     assert not set(unwanted) & set(variables)
     assert "hunter2" not in json.dumps(describe_environment())
-
-
-def test_it_is_json_and_fast() -> None:
-    started = time.perf_counter()
-    text = json.dumps(describe_environment())
-    assert time.perf_counter() - started < patience(1)  # about 0.1 s
-    assert json.loads(text)["python"] == platform.python_version()
 
 
 def test_proc_files(tmp_path: Path) -> None:

@@ -61,10 +61,12 @@ def test_what_does_not_is_counted_and_a_few_are_named(tmp_path: Path, lock: Path
 
 
 def test_without_a_lock_there_is_none(tmp_path: Path) -> None:
-    site = plant(tmp_path / "site", jax="0.12.0")
+    """Libraries of CUDA are found by their prefix."""
+    site = plant(tmp_path / "site", jax="0.12.0", nvidia_cudnn_cu13="9.26.0.51", jax_cuda13_plugin="0.10.2", other="1")
     (tmp_path / "site" / "~orch-2.15.0.dist-info").mkdir()  # of an uninstall that was cut off
     found = describe_installed(tmp_path / "lock.txt", site)
-    assert found["lock"] is None and found["packages"] == {"jax": "0.12.0"}
+    cuda = {"nvidia-cudnn-cu13": "9.26.0.51", "jax-cuda13-plugin": "0.10.2"}
+    assert found["lock"] is None and found["packages"] == {"jax": "0.12.0"} | cuda
     require_known(found)
 
 

@@ -151,7 +151,8 @@ def test_newer_failure_does_not_hide_a_good_record(results: Results) -> None:
 
 
 def test_repetition_and_patience_do_not_change_what_is_measured() -> None:
-    assert measurement(replicates=8, timeout_s=5.0).id == measurement().id != measurement(warmup_s=9.0).id
+    patient = measurement(replicates=8, timeout_s=5.0, explain=False)
+    assert patient.id == measurement().id != measurement(warmup_s=9.0).id
 
 
 def test_each_replicate_has_its_own_seed_and_the_fourth_is_short() -> None:

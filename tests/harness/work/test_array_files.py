@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from harness.work import array_files
 from harness.work.array_files import Pieces, block_digests, first_changed_block, gather, open_array, write_pieces
+from tests.made.image_folders import flip
 
 VALUES = np.arange(7 * 5 * 3, dtype=np.int16).reshape(7, 5, 3)  # 210 bytes, 30 in a row
 IN_PIECES = Pieces(shape=VALUES.shape, dtype=VALUES.dtype, pieces=[VALUES[:1], VALUES[1:1], VALUES[1:6], VALUES[6:]])
@@ -57,12 +58,9 @@ def test_pieces_of_another_array_are_refused_and_leave_nothing(
 @pytest.mark.parametrize("byte", [0, 63, 64, 209])
 def test_one_changed_bit_changes_its_block_and_no_other(byte: int, tmp_path: Path) -> None:
     path, digests = write_pieces(VALUES, tmp_path / "a.npy", lambda _: None)
-    whole = path.read_bytes()
     array = open_array(path)
     assert first_changed_block(array, path, digests, range(4), lambda _: None) is None
-    content = bytearray(whole)
-    content[array.offset + byte] ^= 1
-    path.write_bytes(bytes(content))
+    flip(path, array.offset + byte)
     block = byte // 64
     assert first_changed_block(array, path, digests, range(4), lambda _: None) == block
     others = [number for number in range(4) if number != block]

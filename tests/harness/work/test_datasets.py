@@ -31,6 +31,7 @@ from harness.work.datasets import (
 )
 from harness.work.declared import benchmark
 from pipeline.data import fetch_command
+from tests.made.image_folders import cut, flip
 from tests.made.originals import put_mnist
 
 # Of the arrays: a sample that changes makes old and new records incomparable.
@@ -42,9 +43,7 @@ SAMPLES = {
 
 
 def source_of(name: str) -> DataSource:
-    found = benchmark(name).data
-    assert found is not None
-    return found
+    return benchmark(name).data
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -186,11 +185,6 @@ def array_of(files: DataFiles) -> Path:
     return files.array("train", "tokens")
 
 
-def cut(files: DataFiles, end: int) -> None:
-    """Of a file, only what lies before `end`."""
-    array_of(files).write_bytes(array_of(files).read_bytes()[:end])
-
-
 def change_manifest(files: DataFiles, **changed: Any) -> None:
     files.manifest.write_text(json.dumps(json.loads(files.manifest.read_text()) | changed))
 
@@ -209,9 +203,9 @@ MISFIT = "manifest.json: was changed: its checksums do not fit each other"
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda files: cut(files, -8), CORRUPT),
-        (lambda files: cut(files, 9), CORRUPT),  # within the header
-        (lambda files: cut(files, 0), CORRUPT),
+        (lambda files: cut(array_of(files), -8), CORRUPT),
+        (lambda files: cut(array_of(files), 9), CORRUPT),  # within the header
+        (lambda files: cut(array_of(files), 0), CORRUPT),
         (lambda files: array_of(files).unlink(), "train.tokens.npy: the data set is not complete"),
         (lambda files: array_of(files).write_bytes(array_of(files).read_bytes() + b"0"), CORRUPT),
         (lambda files: np.save(array_of(files), np.zeros((4, 4), np.int32)), OTHER_SHAPE),
@@ -246,9 +240,7 @@ def test_one_changed_bit_is_found_by_verify(tmp_path: Path) -> None:
     """Load, which reads nothing, cannot: the parent verifies once for all measurements of a job."""
     fetch(text_source(), tmp_path)
     path = array_of(DataFiles(data_dir=tmp_path, benchmark="text"))
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(bytes(content))
+    flip(path)
     load(text_source(), "real", tmp_path)
     with pytest.raises(DataError) as caught:
         verify(text_source(), "real", tmp_path)
@@ -259,18 +251,10 @@ def test_one_changed_bit_is_found_by_verify(tmp_path: Path) -> None:
 
 def test_fetch_mends_damaged_data(tmp_path: Path) -> None:
     fetch(text_source(), tmp_path)
-    cut(DataFiles(data_dir=tmp_path, benchmark="text"), -8)
+    cut(array_of(DataFiles(data_dir=tmp_path, benchmark="text")), -8)
     fetch(text_source(), tmp_path)
     identity = verify(text_source(), "real", tmp_path)
     assert identity and identity.sha256 == content_sha256(TEXT)
-
-
-def test_missing_data_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        load(source_of("cifar10"), "real", tmp_path)
-    assert str(tmp_path / "cifar10" / "manifest.json") in str(caught.value)
-    assert "python main.py data --benchmark cifar10" in str(caught.value)
-    assert "--data sample" in str(caught.value)
 
 
 def test_importing_and_loading_pulls_no_framework() -> None:

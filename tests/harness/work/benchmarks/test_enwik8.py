@@ -2,7 +2,9 @@
 
 import hashlib
 import zipfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +13,11 @@ from harness.errors import DataError
 from harness.work.benchmarks import enwik8
 from harness.work.datasets import DataFiles, Original, fetch, load, verify
 from harness.work.declared import Nothing
+from tests.made.image_folders import flip
 
 TEXT = bytes(range(256)) * 80
 """20,480 bytes."""
+SOURCE = enwik8.BENCHMARK.data
 
 
 def put_archive(
@@ -34,15 +38,10 @@ def put_archive(
     return path
 
 
-def source() -> enwik8.DataSource:
-    assert enwik8.BENCHMARK.data
-    return enwik8.BENCHMARK.data
-
-
 def test_what_is_fetched_is_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_archive(tmp_path, monkeypatch)
-    fetch(source(), tmp_path)
-    dataset = load(source(), "real", tmp_path)
+    fetch(SOURCE, tmp_path)
+    dataset = load(SOURCE, "real", tmp_path)
     # 18,432 bytes are 71 windows of 256 and a rest; the last 1,024 are 3, as each needs one more byte.
     train, test = dataset.train["tokens"], dataset.test["tokens"]
     assert (train.shape, test.shape, train.dtype) == ((71, 257), (3, 257), np.uint8)
@@ -51,17 +50,16 @@ def test_what_is_fetched_is_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert bytes(test[:, :-1].ravel()) == TEXT[-1024 : -1024 + 3 * 256]
     nano = enwik8.for_model(dataset, "gpt_nano", Nothing()).train["tokens"]
     assert nano.shape == (4 * 71, 65) and bytes(nano[:, 1:].ravel()) == TEXT[1 : 71 * 256 + 1]
-    identity = verify(source(), "real", tmp_path)
+    identity = verify(SOURCE, "real", tmp_path)
     assert identity and identity.source.startswith("enwik8: the first 10^8 bytes")
 
 
 def test_an_archive_with_another_checksum_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put_archive(tmp_path, monkeypatch)
-    content = bytearray(path.read_bytes())
-    content[60] ^= 1
-    path.write_bytes(content)
+    flip(path, 60)
+    content = path.read_bytes()
     with pytest.raises(DataError, match="has a wrong checksum, and it cannot be downloaded") as caught:
-        fetch(source(), tmp_path)
+        fetch(SOURCE, tmp_path)
     assert f"(SHA-256 {enwik8.ORIGINAL.sha256})" in str(caught.value)
     assert path.read_bytes() == content  # whatever it is, it is not ours to remove
 
@@ -74,24 +72,24 @@ def test_an_archive_with_another_checksum_is_refused(tmp_path: Path, monkeypatch
     ],
 )
 def test_another_content_is_refused(
-    wrong: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wrong: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_archive(tmp_path, monkeypatch, **wrong)  # type: ignore[arg-type]
+    put_archive(tmp_path, monkeypatch, **wrong)
     with pytest.raises(DataError, match=message):
-        fetch(source(), tmp_path)
+        fetch(SOURCE, tmp_path)
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put_archive(tmp_path, monkeypatch)
     path.write_bytes(b"not a zip")
-    original = enwik8.ORIGINAL.__class__(name=path.name, sha256=hashlib.sha256(b"not a zip").hexdigest(), urls=())
-    monkeypatch.setattr(enwik8, "ORIGINAL", original)
+    own = replace(enwik8.ORIGINAL, sha256=hashlib.sha256(b"not a zip").hexdigest())
+    monkeypatch.setattr(enwik8, "ORIGINAL", own)
     with pytest.raises(DataError, match="not the archive of enwik8"):
-        fetch(source(), tmp_path)
+        fetch(SOURCE, tmp_path)
 
 
 def test_the_sample_is_enough_for_the_largest_batch_and_stays_what_it_is() -> None:
-    dataset = source().sample()
+    dataset = SOURCE.sample()
     assert dataset.train["tokens"].shape[1] == dataset.test["tokens"].shape[1] == 257
     assert dataset.train_count >= 512 and dataset.train["tokens"].max() < 128
     assert dataset.train["tokens"][0].tobytes().startswith(b"The Constitution of the United States")

@@ -1,6 +1,7 @@
 """fineweb's shards in their own format: right, damaged, and others."""
 
 import hashlib
+import pickle
 import struct
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import pytest
 
 from harness.errors import DataError
 from harness.work.benchmarks import enwik8, fineweb
-from harness.work.datasets import DataFiles, DataSource, Original, fetch, load, verify
+from harness.work.datasets import DataFiles, Original, fetch, load, verify
+from tests.made.image_folders import flip
 
 TRAIN = np.arange(3 * 1024 + 700, dtype=np.uint16) * 11
 """Up to 41,481; above 32,767 a sign would show."""
 TEST = np.arange(2 * 1024 + 1, dtype=np.uint16)
+SOURCE = fineweb.BENCHMARK.data
 
 
 def shard(tokens: np.ndarray, magic: int = 20240520, version: int = 1, count: int | None = None) -> bytes:
@@ -33,16 +36,11 @@ def put_shards(data_dir: Path, monkeypatch: pytest.MonkeyPatch, train: bytes, te
     return folder
 
 
-def source() -> DataSource:
-    assert fineweb.BENCHMARK.data
-    return fineweb.BENCHMARK.data
-
-
 def test_what_is_fetched_are_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fineweb, "TEST_WINDOWS", 1)
     put_shards(tmp_path, monkeypatch, shard(TRAIN), shard(TEST))
-    fetch(source(), tmp_path)
-    dataset = load(source(), "real", tmp_path)
+    fetch(SOURCE, tmp_path)
+    dataset = load(SOURCE, "real", tmp_path)
     train, test = dataset.train["tokens"], dataset.test["tokens"]
     assert (train.shape, test.shape, train.dtype, test.dtype) == ((3, 1025), (1, 1025), np.uint16, np.uint16)
     np.testing.assert_array_equal(train[:, :-1].ravel(), TRAIN[: 3 * 1024])
@@ -51,7 +49,7 @@ def test_what_is_fetched_are_the_tokens(tmp_path: Path, monkeypatch: pytest.Monk
     short = fineweb.for_model(dataset, "gpt2", fineweb.Sizes(positions=64))
     assert short.train["tokens"].shape == (48, 65) and fineweb.BENCHMARK.units(short) == {"tokens": 64.0}
     assert fineweb.BENCHMARK.outputs(short) == 64 * 50_304
-    identity = verify(source(), "real", tmp_path)
+    identity = verify(SOURCE, "real", tmp_path)
     assert identity and identity.source.startswith("FineWeb-10B in GPT-2's tokens")
 
 
@@ -60,6 +58,7 @@ def test_what_is_fetched_are_the_tokens(tmp_path: Path, monkeypatch: pytest.Monk
     [
         (shard(TRAIN)[:1000], r"has 1,000 bytes, and a shard's header alone has 1,024"),
         (b"", r"has 0 bytes"),
+        (pickle.dumps([{"a": 1}] * 2000).ljust(2000, b"0"), "begins with "),
         (shard(TRAIN, magic=20240801), "begins with 20240801, and a shard of GPT-2's tokens with 20240520"),
         (shard(TRAIN, version=2), "is a shard of version 2; this code reads 1"),
         (shard(TRAIN)[:-2], "has 8,566 bytes; with the 3,772 tokens that its header names it has 8,568"),
@@ -77,22 +76,13 @@ def test_a_damaged_shard_is_refused(content: bytes, message: str, tmp_path: Path
     assert str(caught.value).endswith("fetch again: python main.py data --benchmark fineweb")
 
 
-def test_a_pickle_is_no_shard(tmp_path: Path) -> None:
-    path = tmp_path / "shard.bin"
-    np.save(path.with_suffix(".npy"), np.array([{"a": 1}] * 2000, dtype=object), allow_pickle=True)
-    path.with_suffix(".npy").rename(path)
-    with pytest.raises(DataError, match="begins with "):
-        fineweb.read_shard(path)
-
-
 def test_a_shard_with_another_checksum_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = put_shards(tmp_path, monkeypatch, shard(TRAIN), shard(TEST))
     path = folder / fineweb.TEST.name
-    content = bytearray(path.read_bytes())
-    content[2000] ^= 1
-    path.write_bytes(content)
+    flip(path, 2000)
+    content = path.read_bytes()
     with pytest.raises(DataError, match="fineweb_val_000000.bin has a wrong checksum, and it cannot be downloaded"):
-        fetch(source(), tmp_path)
+        fetch(SOURCE, tmp_path)
     assert path.read_bytes() == content  # whatever it is, it is not ours to remove
 
 
@@ -101,17 +91,17 @@ def test_tokens_that_are_none_of_gpt2_are_refused(tmp_path: Path, monkeypatch: p
     other[2000] = 50_257
     put_shards(tmp_path, monkeypatch, shard(other), shard(TEST))
     with pytest.raises(DataError, match="fineweb, train: token 50257; GPT-2's tokenizer has 0 to 50256"):
-        fetch(source(), tmp_path)
+        fetch(SOURCE, tmp_path)
 
 
 def test_less_than_a_window_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_shards(tmp_path, monkeypatch, shard(TRAIN), shard(TEST[:1024]))
     with pytest.raises(DataError, match="fineweb, test: 1,024 tokens, and a window takes 1,025"):
-        fetch(source(), tmp_path)
+        fetch(SOURCE, tmp_path)
 
 
 def test_the_sample_has_a_token_for_each_byte_of_the_text() -> None:
-    dataset = source().sample()
+    dataset = SOURCE.sample()
     train, test = dataset.train["tokens"], dataset.test["tokens"]
     assert train.dtype == test.dtype == np.uint16 and train.shape[1] == test.shape[1] == 1025
     assert dataset.train_count >= 512 and dataset.test_count >= 2
@@ -128,5 +118,4 @@ def test_the_sizes() -> None:
     assert gpt2.parameter_count == 124_373_760 and fineweb.size_of(fineweb.Sizes()).heads == 12
     # 6 N + 12 L C T floating-point operations for each token, N without the positions.
     of_token = 6 * (124_373_760 - 1024 * 768) + 12 * 12 * 768 * 1024
-    assert gpt2.multiply_adds is not None
     assert 6 * gpt2.multiply_adds / 1024 == pytest.approx(of_token, rel=1e-3)

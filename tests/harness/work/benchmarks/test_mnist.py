@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from harness.errors import DataError
 from harness.work.benchmarks.mnist import BENCHMARK, DIGITS
-from harness.work.datasets import DataFiles, DataSource, fetch, load, verify
+from harness.work.datasets import DataFiles, fetch, load, verify
 from tests.made.originals import md5_of, put_mnist
 
 SOURCE = BENCHMARK.data
-assert isinstance(SOURCE, DataSource)
 Originals = dict[str, NDArray[np.uint8]]
 
 

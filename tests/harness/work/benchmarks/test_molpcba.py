@@ -102,7 +102,6 @@ def test_fetched_mapped_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyP
     files.originals.mkdir(parents=True)
     path = made_zip(files.originals)
     source = BENCHMARK.data
-    assert source is not None
     monkeypatch.setattr(molpcba, "PCBA", replace(PCBA, urls=((tmp_path / "nowhere").as_uri(),)))
     with pytest.raises(
         DataError, match=f"has a wrong checksum, and it cannot be downloaded(.|\n)*SHA-256 {PCBA.sha256}"
@@ -112,7 +111,6 @@ def test_fetched_mapped_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(molpcba, "PCBA", replace(PCBA, sha256=digest_of(path, "sha256")))
     fetched, expected = fetch(source, tmp_path), read_zip(path)
     identity = verify(source, "real", tmp_path)
-    assert identity is not None
     assert identity.sha256 == content_sha256(expected)
     for name, array in load(source, "real", tmp_path).shared.items():
         np.testing.assert_array_equal(array, expected.shared[name])
@@ -149,7 +147,6 @@ def test_generated_molecules() -> None:
 
 def test_the_sample_is_the_same_everywhere() -> None:
     source = BENCHMARK.data
-    assert source is not None
     dataset = source.sample()
     assert (dataset.train_count, dataset.test_count) == (1536, 512)
     assert content_sha256(dataset) == SAMPLE_SHA256

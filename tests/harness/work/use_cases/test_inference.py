@@ -98,7 +98,7 @@ def test_drawn_inputs_do_not_depend_on_how_many_are_asked_for() -> None:
 
 def test_tokens_come_with_the_one_to_predict() -> None:
     text = benchmark("text")
-    dataset = datasets.load(text.data, "sample", None)  # type: ignore[arg-type]
+    dataset = datasets.load(text.data, "sample", None)
     requests = Requests(benchmark=text, dataset=dataset, model="mlp", sizes={}, seed=0, batch_size=2)
     np.testing.assert_array_equal(requests.timed(1)[0]["tokens"], dataset.test["tokens"][:2])
 
