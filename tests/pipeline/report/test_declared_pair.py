@@ -194,7 +194,8 @@ def test_records_are_judged_by_the_rules_that_they_were_registered_under() -> No
     assert rules_sentence(compared) == sentence
     assert rules_sentence(sections(four_modes(), passed)) == ""
     shown, page = answers_of(compared), page_of(records).replace("&#39;", "'")
-    for written in (shown, page, published_part(compared, records)):
+    assert page.count(sentence.replace("`unstable`", "<code>unstable</code>")) == 1
+    for written in (shown, published_part(compared, records)):
         assert written.count(sentence) == 1
     newer = "By rules 3, newer than its records: 1.50 [1.49, 1.51] JAX faster: after 4 of at most 12 pairs"
     assert newer in page and newer in shown
