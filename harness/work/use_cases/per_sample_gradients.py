@@ -35,6 +35,7 @@ from harness.work.declared import (
     Layer,
     Run,
     UseCase,
+    jax_formulation,
 )
 from harness.work.graphs import Given
 
@@ -168,11 +169,10 @@ USE_CASE = UseCase(
             # Chunks not as one graph: XLA leaves the loop outside, for an asynchronous copy of slices in it (jaxlib
             # 0.12.0).
             *formulations(JAX_RUNS, several=(PROCESS_PER_NODE,), chunked=(JIT,)),
-            Formulation(
+            jax_formulation(
                 name="grouped",
                 about="the pass of `outer_product`; a convolution's weight gradients are one grouped weight gradient. "
                 "For GPUs: on a CPU it is XLA's slowest by far",
-                runs=JAX_RUNS,
                 options=PER_SAMPLE,
                 needs=CONVOLUTIONS,
                 knows=LAYERWISE,
