@@ -157,10 +157,6 @@ class Formulation:
     like."""
 
 
-jax_formulation, torch_formulation = partial(Formulation, runs=JAX_RUNS), partial(Formulation, runs=TORCH_RUNS)
-"""With all runs that most formulations of the framework have."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Mode:
     """An execution mode: a formulation of the work, and how it is run."""

@@ -16,7 +16,7 @@ from harness.plan import Frozen, Measurement, Precision, Scalar
 from harness.results.record import Check
 from harness.work.closeness import OUTPUTS, check_error, check_worst, errors_of_centred, relative_error_of
 from harness.work.datasets import Dataset
-from harness.work.declared import TORCH_RUNS, Benchmark, Formulation, Layer, Model, Run, UseCase, jax_formulation
+from harness.work.declared import JAX_RUNS, TORCH_RUNS, Benchmark, Formulation, Layer, Model, Run, UseCase
 from harness.work.graphs import Given
 from harness.work.tasks import Metric, Task
 from harness.work.use_cases.many_models import drawn_batch
@@ -86,7 +86,9 @@ USE_CASE = UseCase(
     headline={"jax": "forward.jit", "torch": "forward.compiled"},
     formulations={
         "jax": (
-            jax_formulation(name="forward", about="the model as it is written, with the weights as arguments"),
+            Formulation(
+                name="forward", about="the model as it is written, with the weights as arguments", runs=JAX_RUNS
+            ),
             TAPS,
             CUDNN_ATTENTION,
             SORTED_SUMS,

@@ -26,12 +26,13 @@ from harness.work.closeness import (
 from harness.work.datasets import Dataset
 from harness.work.declared import (
     CONVOLUTIONS,
+    JAX_RUNS,
+    TORCH_RUNS,
     Benchmark,
+    Formulation,
     Layer,
     Model,
     UseCase,
-    jax_formulation,
-    torch_formulation,
 )
 from harness.work.graphs import Given
 from harness.work.weights import Draw, initial_weight
@@ -83,63 +84,75 @@ USE_CASE = UseCase(
     headline={"jax": "vmap.jit", "torch": "vmap.compiled"},
     formulations={
         "jax": (
-            jax_formulation(name="vmap", about="`jax.vmap` over stacked parameters"),
-            jax_formulation(
+            Formulation(name="vmap", about="`jax.vmap` over stacked parameters", runs=JAX_RUNS),
+            Formulation(
                 name="side_by_side",
                 about="the same with the models' axis beside the channels of images and kernels, where a grouped "
                 "convolution has it",
+                runs=JAX_RUNS,
                 needs=CONVOLUTIONS,
             ),
-            jax_formulation(
+            Formulation(
                 name="grad_of_vmap",
                 about="as `vmap`, with the gradient of the sum of all losses, which is each model's own",
+                runs=JAX_RUNS,
                 options=TRAINED,
             ),
-            jax_formulation(
+            Formulation(
                 name="grad_of_side_by_side",
                 about="as `side_by_side`, with that gradient",
+                runs=JAX_RUNS,
                 needs=CONVOLUTIONS,
                 options=TRAINED,
             ),
-            jax_formulation(
+            Formulation(
                 name="patches",
                 about="`vmap` of a model whose convolutions are matrix products of patches",
+                runs=JAX_RUNS,
                 needs=CONVOLUTIONS,
             ),
-            jax_formulation(
+            Formulation(
                 name="unrolled",
                 about="a Python loop over the models, unrolled inside one jitted program",
+                runs=JAX_RUNS,
                 is_loop=True,
             ),
-            jax_formulation(name="map", about="`jax.lax.map`: a loop in the program"),
+            Formulation(name="map", about="`jax.lax.map`: a loop in the program", runs=JAX_RUNS),
         ),
         "torch": (
-            torch_formulation(name="loop", about="N modules, one after the other", is_loop=True),
-            torch_formulation(
-                name="conv1d_loop", about="the same with dense layers as `Conv1d` of kernel 1", knows=DENSE
-            ),
-            torch_formulation(
-                name="streams",
-                about="the loop, each model's work in a CUDA stream of its own; on GPUs only",
-                options=TRAINED,
-            ),
-            torch_formulation(
-                name="grouped_conv1d",
-                about="dense layers of all models as one `Conv1d` of kernel 1 with N groups",
+            Formulation(name="loop", about="N modules, one after the other", runs=TORCH_RUNS, is_loop=True),
+            Formulation(
+                name="conv1d_loop",
+                about="the same with dense layers as `Conv1d` of kernel 1",
+                runs=TORCH_RUNS,
                 knows=DENSE,
             ),
-            torch_formulation(
+            Formulation(
+                name="streams",
+                about="the loop, each model's work in a CUDA stream of its own; on GPUs only",
+                runs=TORCH_RUNS,
+                options=TRAINED,
+            ),
+            Formulation(
+                name="grouped_conv1d",
+                about="dense layers of all models as one `Conv1d` of kernel 1 with N groups",
+                runs=TORCH_RUNS,
+                knows=DENSE,
+            ),
+            Formulation(
                 name="batched",
                 about="dense layers as one batched product (`baddbmm`), convolutions as one with N groups",
+                runs=TORCH_RUNS,
                 knows=KNOWN,
             ),
-            torch_formulation(
+            Formulation(
                 name="patches",
                 about="dense layers and convolutions as one batched product of patches",
+                runs=TORCH_RUNS,
                 needs=CONVOLUTIONS,
                 knows=KNOWN,
             ),
-            torch_formulation(name="vmap", about="`torch.func`: `stack_module_state` and `vmap`"),
+            Formulation(name="vmap", about="`torch.func`: `stack_module_state` and `vmap`", runs=TORCH_RUNS),
         ),
     },
 )

@@ -35,7 +35,6 @@ from harness.work.declared import (
     Layer,
     Run,
     UseCase,
-    jax_formulation,
 )
 from harness.work.graphs import Given
 
@@ -169,10 +168,11 @@ USE_CASE = UseCase(
             # Chunks not as one graph: XLA leaves the loop outside, for an asynchronous copy of slices in it (jaxlib
             # 0.12.0).
             *formulations(JAX_RUNS, several=(PROCESS_PER_NODE,), chunked=(JIT,)),
-            jax_formulation(
+            Formulation(
                 name="grouped",
                 about="the pass of `outer_product`; a convolution's weight gradients are one grouped weight gradient. "
                 "For GPUs: on a CPU it is XLA's slowest by far",
+                runs=JAX_RUNS,
                 options=PER_SAMPLE,
                 needs=CONVOLUTIONS,
                 knows=LAYERWISE,

@@ -40,8 +40,6 @@ from harness.work.declared import (
     Model,
     Run,
     UseCase,
-    jax_formulation,
-    torch_formulation,
 )
 from harness.work.graphs import balanced
 from harness.work.schedule import Schedule, rates_of_steps
@@ -131,14 +129,16 @@ def attention(kernel: str, runs: tuple[Run, ...], *, about: str, captures_severa
 
 
 CUDNN_ATTENTION = attention("cudnn", JAX_RUNS, about="attention is cuDNN's fused kernel; else it is written out")
-TAPS = jax_formulation(
+TAPS = Formulation(
     name="taps",
     about="depthwise convolutions as sums of shifted products, one for each place of the kernel",
+    runs=JAX_RUNS,
     needs=frozenset({Layer.DEPTHWISE}),
 )
-SORTED_SUMS = jax_formulation(
+SORTED_SUMS = Formulation(
     name="sorted_sums",
     about="XLA is told which sums over nodes and edges are of sorted rows; else they are scatters",
+    runs=JAX_RUNS,
     needs=frozenset({Layer.GRAPH}),
 )
 SORTED_SUMS_OF_TORCH = Formulation(
@@ -225,9 +225,10 @@ USE_CASE = UseCase(
                 )
             ),
             SORTED_SUMS_OF_TORCH,
-            torch_formulation(
+            Formulation(
                 name="flat",
                 about="one all-reduce averages the gradients after the backward pass, and can be captured",
+                runs=TORCH_RUNS,
                 options=REPLICATED,
                 min_devices=2,
             ),
