@@ -46,13 +46,8 @@ GENERATIONS = {
         threads_per_multiprocessor=2_048,
         float32_lanes=128,
     ),
-    (10, 0): Generation(
-        shared_bytes_per_multiprocessor=233_472,
-        shared_bytes_per_block=232_448,
-        threads_per_multiprocessor=2_048,
-        float32_lanes=128,
-    ),
 }
+GENERATIONS[10, 0] = GENERATIONS[9, 0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from harness.plan import Frozen
-from harness.work.datasets import Arrays, Dataset, DataSource, Incoming, split
+from harness.work.datasets import Dataset, DataSource, Incoming, split
 from harness.work.declared import BatchNorm, Benchmark, Layer, Model, Published, Reference
 from harness.work.image_folder import read_image_folder
 from harness.work.imagenet_classes import CMC
@@ -53,8 +53,7 @@ def _sample_imagenet100() -> Dataset:
         enlarged = patterns[label].repeat(STORED_SIZE // 8, axis=0).repeat(STORED_SIZE // 8, axis=1)
         noise = draw.randint(-60, 61, enlarged.shape, dtype=np.int8)
         images[index] = np.clip(np.roll(enlarged, (down, right), (0, 1)) + noise, 0, 255)
-    arrays: Arrays = {"images": images, "labels": labels.astype(np.int32)}
-    return split(arrays, SAMPLE_TRAIN_COUNT, constants=_constants())
+    return split({"images": images, "labels": labels.astype(np.int32)}, SAMPLE_TRAIN_COUNT, constants=_constants())
 
 
 def _torchvisions(*, parameter_count: int, multiply_adds: int, accuracy: float) -> Reference:
