@@ -117,14 +117,10 @@ def test_quick_replaces_the_protocol(tmp_path: Path) -> None:
 
 # What is replaced in MINIMAL -> by what, or + what is added, and below it how the one line begins that must come back.
 MISTAKES = r"""
-? time_limit_minutes: 30 -> time_limit_minutes: -5
-3:23: cluster.time_limit_minutes: -5: must be at least 1
 ? time_limit_minutes: 30 -> time_limit_minutes: "30"
 3:23: cluster.time_limit_minutes: "30": must be a whole number
 ? time_limit_minutes: 30 -> time_limit_minutes: true
 3:23: cluster.time_limit_minutes: true: must be a whole number
-? time_limit_minutes: 30 -> time_limit_minute: 30
-3:3: cluster.time_limit_minute: unknown key; valid: partition, account, qos, constraint, time_limit_minutes,
 ?     batch_sizes: [64]\n ->
 19:3: use_cases.1.batch_sizes: is missing
 ? batch_sizes: [64] -> batch_sizes: []
@@ -133,14 +129,10 @@ MISTAKES = r"""
 21:18: use_cases.1.batch_sizes: 64: must be a list, such as [a, b]
 ? batch_sizes: [64] -> batch_sizes: [64, 64]
 21:23: use_cases.1.batch_sizes[1]: 64: listed twice
-?   a100: {per_node: 4}\n ->   a100: {per_node: 4}\n  a100: {}\n
-10:3: gpus.a100: given twice; the first is in line 9
 ?   3:\n ->   1:\n
 25:3: use_cases.1: given twice; the first is in line 19
 ?   3:\n ->   three:\n
 25:3: use_cases.three: must be a whole number
-? precisions: [fp32] -> precisions: [fp23]
-22:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?
 ? precisions: [fp32] -> precisions: [fp16]
 22:18: use_cases.1.precisions[0]: fp16: not for train: gradients below 6e-8 are zero in fp16, so training in it needs
 ? epochs: 2 -> epochs: [2]
@@ -187,8 +179,6 @@ MISTAKES = r"""
 23:5: use_cases.1.formulations.torch: is missing; name at least one
 ? vmap: [eager], loop -> vamp: [eager], vmap: [eager], loop
 29:41: use_cases.3.formulations.torch[0].vamp: not in harness/work/use_cases/per_sample_gradients.py for torch; valid:
-? vmap: [eager], loop -> vmap: [eagr], loop
-29:48: use_cases.3.formulations.torch[0].vmap[0]: eagr: not in the runs of vmap in
 ? vmap: [eager], loop -> vmap: [eager], vmap: [compiled], loop
 29:56: use_cases.3.formulations.torch[1].vmap: given twice; write all of its runs into one entry
 ? vmap: [eager], loop -> vmap, loop, vmap
@@ -201,8 +191,6 @@ MISTAKES = r"""
 29:47: use_cases.3.formulations.torch[0].vmap: eager: must be a list, such as [a, b]
 ? torch: [step]} -> torch: [step, epoch]}
 23:47: use_cases.1.formulations.torch[1]: epoch: has none of `runs`; write some beside it, such as `epoch:
-? runs: {jax: [jit], -> runs: {jax: [jitt],
-17:14: runs.jax[0]: jitt: not in the runs of jax; valid: jit, jit_graph, tuned, tuned_graph, process_per_node, nchw,
 ? runs: {jax: [jit], torch: [eager, compiled]} -> runs: {jax: [jit]}
 17:1: runs.torch: is missing; name at least one
 ? [norms, full] -> [norms, ful]
@@ -259,10 +247,6 @@ MISTAKES = r"""
 5:20: cluster.frameworks.jax.runtime: docker: valid: apptainer, pyxis, charliecloud, podman
 ? project: trial -> project: !foo trial
 1:10: project: !foo: a tag means nothing here; leave it out
-? momentum: 0.9 -> momentum: 1e400
-24:58: use_cases.1.settings.momentum: 1e400: too large for a number
-? epochs: 2 -> epochs: 12345678901234567890123
-24:24: use_cases.1.settings.epochs: 12345678901234567890123: too large for a number: it has more than 18 digits
 ? epochs: 2 -> epochs: ٣
 24:24: use_cases.1.settings.epochs: ٣: must be a whole number of at least 1
 ? weight_decay: 0 -> weight_decay: 1e300
@@ -279,8 +263,6 @@ MISTAKES = r"""
 33:15: use_cases.3.exclude[0].run: eagr: not defined; valid: jit, eager; did you mean eager?
 ? {formulation: loop, -> {execution_mode: loop.eager,
 33:10: use_cases.3.exclude[0].execution_mode: unknown key; valid: framework, benchmark, model, batch_size, precision,
-? {formulation: loop, -> {model: mnist/resnet18,
-33:17: use_cases.3.exclude[0].model: mnist/resnet18: not defined; valid: cnn, resnet18, mnist/cnn, cifar10/cnn,
 ?     name: train\n ->     name: train\n    devices: 4\n    nodes: 3\n
 21:14: use_cases.1.devices: 4: must be divisible by nodes (3): every node takes as many
 ?     name: train\n    batch_sizes: [64]\n ->     name: train\n    devices: 4\n    batch_sizes: [64, 66]\n
