@@ -50,7 +50,7 @@ Ratios = Callable[[Cell], str]
 
 
 def newest(states: Iterable[JobState]) -> list[JobState]:
-    """Of jobs of the same cell or part of a cell, framework and kind of run only the last, and all that are not over."""
+    """Of jobs of the same cell or part of one, framework and kind of run only the last, and all that are not over."""
     last: dict[tuple[str, ...], JobState] = {}
     active = []
     for state in states:  # oldest first
