@@ -18,7 +18,7 @@ from harness.job import wandb_process
 from harness.job.progress import Heartbeat, write_heartbeat
 from harness.job.tracker import (
     REQUEST_INTERVAL_S,
-    NullTracker,
+    Tracker,
     WandbTracker,
     artifact_of,
     describe_run,
@@ -59,9 +59,19 @@ def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
     with WandbServer() as server:
-        monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        monkeypatch.setenv("WANDB_API_KEY", API_KEY)
+        ask(monkeypatch, server.url)
         yield server
+
+
+def ask(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", url)
+    monkeypatch.setenv("WANDB_API_KEY", API_KEY)
+
+
+def nobody() -> str:
+    """Where nobody listens any more."""
+    with WandbServer() as server:
+        return server.url
 
 
 def a_measurement(framework: Framework = "jax", *, replicate: int = 0, quick: bool = False) -> Measurement:
@@ -96,15 +106,9 @@ def a_tracker(tmp_path: Path, *, online: bool, **bounds: float) -> WandbTracker:
 
 
 def a_publisher(tmp_path: Path) -> wandb_process.Publisher:
-    return wandb_process.Publisher(
-        root=tmp_path,
-        mode="offline",
-        project="speed",
-        entity=None,
-        init_timeout_s=1,
-        finish_timeout_s=1,
-        request_interval_s=30,
-    )
+    bounds = {"init_timeout_s": 1, "finish_timeout_s": 1, "request_interval_s": 30}
+    of_run = {"root": tmp_path, "mode": "offline", "project": "speed", "entity": None}
+    return wandb_process.Publisher(wandb_process.ClientSettings.model_validate(of_run | bounds))
 
 
 def measure(tracker: WandbTracker, measurement: Measurement, outcome: Outcome = "ok") -> float:
@@ -201,9 +205,9 @@ def test_what_arrives_live_and_the_row_at_the_end_have_families_of_their_own() -
 
 
 def test_disabled_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(open_tracker(WandbSettings(mode="disabled"), Results(root=tmp_path), JOB), NullTracker)
+    assert type(open_tracker(WandbSettings(mode="disabled"), Results(root=tmp_path), JOB)) is Tracker
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert isinstance(open_tracker(WandbSettings(mode="auto"), Results(root=tmp_path), JOB), NullTracker)
+    assert type(open_tracker(WandbSettings(mode="auto"), Results(root=tmp_path), JOB)) is Tracker
     assert list(tmp_path.iterdir()) == []
 
 
@@ -472,8 +476,7 @@ def test_no_key_goes_offline_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("status", "says"), [(401, "401"), (500, "500")])
 def test_a_server_that_refuses(status: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with WandbServer(fail_with=status) as server:
-        monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        monkeypatch.setenv("WANDB_API_KEY", API_KEY)
+        ask(monkeypatch, server.url)
         tracker = a_tracker(tmp_path, online=True)
         assert measure(tracker, a_measurement()) < patience(15)
         asked = len(server.requests)
@@ -488,10 +491,7 @@ def test_a_server_that_refuses(status: int, says: str, tmp_path: Path, monkeypat
 
 
 def test_an_unreachable_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with WandbServer() as server:
-        url = server.url
-    monkeypatch.setenv("WANDB_BASE_URL", url)  # nobody listens there any more
-    monkeypatch.setenv("WANDB_API_KEY", API_KEY)
+    ask(monkeypatch, nobody())
     tracker = a_tracker(tmp_path, online=True)
     assert measure(tracker, a_measurement()) < patience(20)  # the client's own 10 s and init_timeout_s
     assert finish(tracker) < patience(3)
@@ -503,9 +503,7 @@ def test_one_arm_waits_for_a_server_and_the_next_ones_do_not(
     server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each arm of a job has a client of its own. After ten minutes one asks again."""
-    with WandbServer() as gone:
-        url = gone.url
-    monkeypatch.setenv("WANDB_BASE_URL", url)  # nobody listens there any more
+    ask(monkeypatch, nobody())
     first = a_tracker(tmp_path, online=True, init_timeout_s=wandb_process.IN_VAIN_S + 2)
     measure(first, a_measurement("jax"))
     first.close()
@@ -517,7 +515,7 @@ def test_one_arm_waits_for_a_server_and_the_next_ones_do_not(
     assert len(offline_runs(tmp_path)) == 2
     away = Results(root=tmp_path / "results").wandb_away
     os.utime(away, (time.time() - wandb_process.ASK_AGAIN_AFTER_S - 60,) * 2)
-    monkeypatch.setenv("WANDB_BASE_URL", server.url)
+    ask(monkeypatch, server.url)
     third = a_tracker(tmp_path, online=True)
     measure(third, a_measurement("torch"))
     third.close()
