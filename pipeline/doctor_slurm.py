@@ -24,6 +24,7 @@ from pipeline.finding import Finding
 from pipeline.submission.pairing import as_paired
 from pipeline.submission.render import header_variables, write_scripts
 from pipeline.submission.slurm import without_inherited_job
+from pipeline.submission.whole_nodes import WholeNode, jobs_of, whole_nodes
 
 Partitions = Mapping[str, Mapping[str, str]]
 SLURM_TIMEOUT_S = 15.0
@@ -57,22 +58,26 @@ def examine_slurm(config: Config) -> list[Finding]:
         judge_gpu_types(config, parse_gpu_types(_slurm("sinfo", "--noheader", "--format=%G").stdout)),
     ]
     try:
-        parts = submitted_by_default(config)
+        parts, nodes = submitted_by_default(config)
     except ProjectError as error:
         return [*findings, Finding("slurm scripts", "problem", str(error))]
     requests = {cell.gpu: header_variables("", cell, config, results=Path()) for cell in (one.cell for one in parts)}
     for gpu, request in requests.items():
+        request |= {"memory_gb": 0} if gpu in {node.gpu for node in nodes} else {}
         findings += [one for one in judge_request(config, gpu, request, partitions, settings) if one not in findings]
-    return [*findings, *examine_submit_limit(config, len(parts)), examine_scripts(parts, config, partitions)]
+    limit = examine_submit_limit(config, len(jobs_of(parts, nodes)))
+    return [*findings, *limit, examine_scripts(parts, config, partitions, nodes)]
 
 
-def submitted_by_default(config: Config) -> list[Pair]:
-    """What `python main.py` submits, a job for each. Raises ProjectError as that does."""
+def submitted_by_default(config: Config) -> tuple[list[Pair], list[WholeNode]]:
+    """What `python main.py` submits: the pairs, and the jobs that have a node for several of these. Raises ProjectError
+    as that does."""
     preset = preset_of(config, None, Selection())
     pairs = expand(config, Selection())
     if preset:
         pairs = [pair for part in expand_preset(config, preset, Selection()) for pair in part.pairs]
-    return as_paired(pairs, config.pairing)[0]
+    pairs = as_paired(pairs, config.pairing)[0]
+    return whole_nodes(pairs, config, None) if config.cluster.whole_nodes else (pairs, [])
 
 
 def parse_partitions(told: str) -> dict[str, dict[str, str]]:
@@ -150,10 +155,13 @@ def examine_submit_limit(config: Config, jobs: int) -> list[Finding]:
     return [Finding("submit limit", "warning", found, fix)]
 
 
-def examine_scripts(parts: Sequence[Pair], config: Config, partitions: Partitions) -> Finding:
+def examine_scripts(
+    parts: Sequence[Pair], config: Config, partitions: Partitions, nodes: Sequence[WholeNode]
+) -> Finding:
     """`sbatch --test-only` of each script that would be submitted; of those that ask for the same, of one."""
     answers: dict[str, str] = {}
-    refused: dict[str, list[Pair]] = {}
+    refused: dict[str, list[Pair | WholeNode]] = {}
+    jobs = jobs_of(parts, nodes)
     with tempfile.TemporaryDirectory() as folder:
         scripts = write_scripts(
             parts,
@@ -161,25 +169,27 @@ def examine_scripts(parts: Sequence[Pair], config: Config, partitions: Partition
             config_path=REPOSITORY / "experiments.yaml",
             results=Path(folder) / "results",
             repository=Path(folder),
+            nodes=nodes,
         )
-        for part in parts:
-            script = scripts[part.name]
+        for job in jobs:
+            script = scripts[job.name]
             header = " ".join(re.findall(r"^#SBATCH (?!--job-name).*", script.read_text(), re.MULTILINE))
             if header not in answers:
                 done = _slurm(*without_inherited_job(), "sbatch", "--test-only", str(script))
                 words = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
                 answers[header] = words if done.returncode else ""
             if answers[header]:
-                refused.setdefault(answers[header], []).append(part)
+                refused.setdefault(answers[header], []).append(job)
     if not refused:
-        found = f"sbatch --test-only accepts all {len(parts)}, which ask for {len(answers)} different things"
+        found = f"sbatch --test-only accepts all {len(jobs)}, which ask for {len(answers)} different things"
         return Finding("slurm scripts", "ok", found)
     said, fixes = [], []
     for words, of_words in refused.items():
         said.append(f"{words} ({of_words[0].name} and {len(of_words) - 1} more)")
         names = [name for name, word in WORDS_OF_REFUSALS.items() if word in words.lower()]
         names = names or ["constraint", "gres", "cpus_per_task", "memory_gb"]
-        keys = {_key(config, part.cell.gpu, name): None for part in of_words for name in names}
+        gpus = dict.fromkeys(one.gpu if isinstance(one, WholeNode) else one.cell.gpu for one in of_words)
+        keys = {_key(config, gpu, name): None for gpu in gpus for name in names}
         valid = f" (partitions: {', '.join(sorted(partitions))})" if "partition" in names else ""
         fixes.append(f"Look at {', '.join(keys)} in {config.site_file}{valid}.")
     return Finding("slurm scripts", "problem", "; ".join(said), fix=" ".join(fixes))

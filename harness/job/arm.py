@@ -18,7 +18,7 @@ from harness.job.progress import Heartbeat, Teller
 from harness.job.ranks import RanksReport
 from harness.job.staging import Staged
 from harness.job.steps import Candidate
-from harness.job.tracker import Alert, NullTracker, Tracker, open_tracker
+from harness.job.tracker import Alert, Tracker, open_tracker
 from harness.job.turn import neighbours
 from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
@@ -97,7 +97,7 @@ class Arm:
         self.measured = 0
         """Since this process began."""
         self._has_failed = False
-        self.tracker: Tracker = NullTracker()
+        self.tracker = Tracker()
         self._gate = ParityGate(inputs.results)
         self.refusals: dict[str, str] = {}
         """Why nothing is timed of a model, by `work_of` its measurements (model_gate.py)."""

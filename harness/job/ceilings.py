@@ -21,7 +21,7 @@ from harness.job.main import die_with_parent, thread_variables
 from harness.job.slurm_step import free_port
 from harness.job.turn import turn
 from harness.measure import clock
-from harness.measure.gpu import open_gpus
+from harness.measure.gpu import Gpus, open_gpus
 from harness.measure.world import World
 from harness.plan import FRAMEWORKS, Framework, Precision
 from harness.printable import printable
@@ -86,13 +86,9 @@ def in_ranks(words: Sequence[str], devices: int) -> int:
 def all_reduce_measured(framework: str, world: World, say: Say) -> CeilingsRecord:
     """On every rank, which says the same. Raises ProjectError where a sum is wrong, or a device is not there."""
     started_at = _now()
-    gpu = open_gpus(world.local_rank, 1)
-    device: Any = importlib.import_module(f"{framework}_runner.device").Device()
-    if fakes := found_fakes():
-        raise ProjectError(f"this GPU is a fake ({'; '.join(fakes)})")
+    gpu, device, runner = _opened(framework, world.local_rank)
     device.join(world)
     device.set_up("fp32")
-    runner: Any = importlib.import_module(f"{framework}_runner.ceilings")
     summed, expected = runner.all_reduce(device, world, 4, float(world.rank + 1))(), world.size * (world.size + 1) / 2
     if (found := runner.on_host(summed).tolist()) != [expected] * 4:
         raise ProjectError(f"the sum of 1 to {world.size} over {world.size} devices is {found}, and not {expected:g}")
@@ -120,11 +116,7 @@ def all_reduce_measured(framework: str, world: World, say: Say) -> CeilingsRecor
 def measured(framework: Framework, say: Say) -> CeilingsRecord:
     """Raises ProjectError where the framework cannot use the GPU that is there; ImportError where it is missing."""
     started_at = _now()
-    gpu = open_gpus(0, 1)
-    device: Any = importlib.import_module(f"{framework}_runner.device").Device()
-    if fakes := found_fakes():
-        raise ProjectError(f"this GPU is a fake ({'; '.join(fakes)})")
-    runner: Any = importlib.import_module(f"{framework}_runner.ceilings")
+    gpu, device, runner = _opened(framework, 0)
     found: list[Ceiling] = []
     refused: dict[str, str] = {}
 
@@ -156,6 +148,15 @@ def measured(framework: Framework, say: Say) -> CeilingsRecord:
     elements = TRIAD_ELEMENTS if device.on_gpu else TRIAD_ELEMENTS_ON_CPU
     add("triad", "fp32", (elements,), runner.triad(device, elements))
     return _record(framework, started_at, device, gpu, found, refused)
+
+
+def _opened(framework: str, position: int) -> tuple[Gpus, Any, Any]:
+    """The GPU at that position, the framework's device, and what it times there. Raises ProjectError, ImportError."""
+    gpu = open_gpus(position, 1)
+    device = importlib.import_module(f"{framework}_runner.device").Device()
+    if fakes := found_fakes():
+        raise ProjectError(f"this GPU is a fake ({'; '.join(fakes)})")
+    return gpu, device, importlib.import_module(f"{framework}_runner.ceilings")
 
 
 def _record(

@@ -372,7 +372,7 @@ class _LocalRank(_Process):
         """`kill`: the command that ends what the process's own end does not; it may be empty."""
         self._log = log
         self._kill = kill
-        with log.open("w") as output, _job_signals_blocked():
+        with log.open("w") as output, job_signals_blocked():
             super().__init__(command, task, [rank], tell, stderr=output)
         self._begin(task)
         if task.in_turns is None:
@@ -471,9 +471,10 @@ def cannot_start(error: OSError) -> str:
 
 
 @contextmanager
-def _job_signals_blocked() -> Iterator[None]:
-    """A process that is started meanwhile keeps these signals blocked for life, from its first instruction on and
-    whatever its parent does with them. So a measurement ends by its parent only, which kills it."""
+def job_signals_blocked() -> Iterator[None]:
+    """A process that is started meanwhile keeps these signals blocked, from its first instruction on and whatever its
+    parent does with them: a rank for life, so that a measurement ends by its parent only, which kills it; a job until
+    `stop_on_signal`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, JOB_SIGNALS)
     try:
         yield

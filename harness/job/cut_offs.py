@@ -21,8 +21,9 @@ class CutOffs:
         try:
             counts = json.loads(path.read_text())
         except (OSError, ValueError):
-            counts = {}
-        self._counts = {name: count for name, count in _items(counts) if isinstance(count, int)}
+            counts = None
+        items = counts.items() if isinstance(counts, dict) else ()
+        self._counts = {name: count for name, count in items if isinstance(count, int)}
 
     def of(self, measurement: Measurement) -> int:
         return self._counts.get(measurement.id, 0)
@@ -33,7 +34,3 @@ class CutOffs:
             write_atomically(self._path, json.dumps(self._counts), replace=True)
         except OSError as error:
             warn(f"warning: cannot write {self._path}: {error.strerror or error}")
-
-
-def _items(counts: object) -> list[tuple[str, object]]:
-    return list(counts.items()) if isinstance(counts, dict) else []

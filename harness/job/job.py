@@ -21,7 +21,7 @@ from harness.job.model_gate import Verdict, judge_models
 from harness.job.progress import Heartbeat, Teller, campaign_ended
 from harness.job.staging import staged
 from harness.job.steps import Step, counterparts, first_ratio, in_turn, planted_partners, screenings
-from harness.job.tracker import Alert, NullTracker
+from harness.job.tracker import Alert, WandbTracker
 from harness.job.turn import turn
 from harness.measure.gpu import EXCLUSIVE_MODES, open_gpu
 from harness.paths import JobFolder, Results, timestamp
@@ -151,7 +151,7 @@ class Job:
 
     def _finish(self, failure: str | None) -> None:
         """The runs in W&B get their end, and whoever follows them an alert, once."""
-        arms = [arm for arm in self._arms.values() if not isinstance(arm.tracker, NullTracker)]
+        arms = [arm for arm in self._arms.values() if isinstance(arm.tracker, WandbTracker)]
         alerts: list[Alert] = [] if failure is None else [(f"{self._pair.name}: failed", failure, "ERROR")]
         if arms and (ended := campaign_ended(self._results)) is not None:
             alerts.append(("The campaign has ended", ended, "INFO"))
@@ -276,6 +276,7 @@ def stop_on_signal() -> Iterator[None]:
     for number in handled:
         signal.signal(number, stop)
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, JOB_SIGNALS)  # job_signals_blocked, of who has started this job
         yield
     finally:
         for number in handled:

@@ -74,7 +74,7 @@ def pass_on(stopped: Stopped) -> None:
 def _run_job(framework: Framework | None, parsed: argparse.Namespace) -> int:
     try:
         require_place(Results(root=parsed.results.resolve()), found_fakes())
-        if len(parsed.job_folder or parsed.plan) > 1 or parsed.alone is not None:
+        if len(parsed.job_folder or parsed.plan) > 1 or parsed.alone is not None or parsed.lanes:
             return _run_side_by_side(parsed)
         pair, folder, results = _plan_of(framework, parsed)
         source = benchmark(pair.cell.benchmark).data
@@ -238,15 +238,17 @@ def _parse_arguments(framework: Framework | None, arguments: list[str] | None) -
     each: dict[str, Any] = {"action": "append", "default": [], "type": Path}
     parser.add_argument("--job-folder", **each, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
     parser.add_argument("--plan", **each, metavar="FILE", help="run this plan; several run at once, on a GPU each")
-    parser.set_defaults(interleaved=False, alone=None)
+    parser.set_defaults(interleaved=False, alone=None, lanes=False)
     if framework is None:
-        what = "with several plans: run this one once more, without the others"
+        what = "run this plan once more after the others, without them"
         parser.add_argument("--alone", type=Path, metavar="FILE", help=what)
+        what = "a GPU and the CPUs near it for each plan, as with several, also where there is one"
+        parser.add_argument("--lanes", action="store_true", help=what)
         parser.add_argument("--interleaved", action="store_true", help="their processes take turns, block by block")
     parser.add_argument("--rank", type=rank_place, metavar="N", help=argparse.SUPPRESS)
     parsed = parser.parse_args(arguments)
     is_cell = parsed.benchmark is not None and parsed.use_case is not None
-    if not (is_cell or parsed.job_folder or parsed.plan or parsed.rank is not None):
+    if not (is_cell or parsed.job_folder or parsed.plan or parsed.alone or parsed.rank is not None):
         parser.error("--benchmark and --use_case are needed, such as --benchmark cifar10 --use_case 3")
     return parsed
 

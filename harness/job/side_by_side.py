@@ -19,7 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import ConfigError
-from harness.files import write_atomically
+from harness.files import in_words, write_atomically
+from harness.job.children import job_signals_blocked
 from harness.job.job import EXIT_FAILED, Stopped, stop_on_signal
 from harness.job.slurm_step import LANE
 from harness.job.turn import MACHINE
@@ -31,6 +32,8 @@ from harness.results.environment import numbers_in
 LOOK_EVERY_S = 0.5
 STOP_GRACE_S = 60.0
 """For a job to end its measurement and write a last heartbeat, before it is killed; Slurm leaves it 90 s."""
+KILLED_S = 10.0
+"""For the kernel to end what was killed. What hangs in a driver stays, and is not waited for."""
 SYSTEM = Path("/sys/devices/system")
 
 
@@ -97,7 +100,8 @@ def take_lane() -> bool:
     gpu, _, cpus = os.environ.get(LANE, "").partition(" ")
     if not cpus:
         return False
-    os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    if os.environ.get("CUDA_VISIBLE_DEVICES") != "":  # else the GPU is hidden from this process
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     if own := os.sched_getaffinity(0).intersection(numbers_in(cpus)):
         os.sched_setaffinity(0, own)
     return True
@@ -142,7 +146,7 @@ def _machine() -> Iterator[None]:
 
 
 class _Running:
-    """The jobs' processes. On leaving, none is left."""
+    """The jobs' processes. On leaving, none is left that can be ended."""
 
     def __init__(self) -> None:
         self._processes: dict[Lane, tuple[JobFolder, subprocess.Popen[bytes]]] = {}
@@ -153,7 +157,8 @@ class _Running:
         return self
 
     def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
-        number = error.number if isinstance(error, Stopped) else signal.SIGTERM
+        # Not SIGTERM, which a submitted job ignores (pipeline/submission/slurm.py), and so does what it starts.
+        number = error.number if isinstance(error, Stopped) else signal.SIGINT
         for _, process in self._processes.values():
             process.send_signal(number)
         give_up_at = time.monotonic() + STOP_GRACE_S
@@ -163,7 +168,8 @@ class _Running:
             except subprocess.TimeoutExpired:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(KILLED_S)
 
     def all_of(self, folders: Sequence[JobFolder], lanes: Sequence[Lane]) -> int:
         """0, or 1 where one failed."""
@@ -171,7 +177,12 @@ class _Running:
         while waiting or self._processes:
             for lane in lanes:
                 if waiting and lane not in self._processes:
-                    self._start(waiting.popleft(), lane)
+                    folder = waiting.popleft()
+                    try:
+                        self._start(folder, lane)
+                    except OSError as error:  # such as a full disk: that costs no other
+                        _say(f"{folder.name}: cannot be started: {in_words(error)}")
+                        status = EXIT_FAILED
             for lane, (folder, process) in list(self._processes.items()):
                 if (ended := process.poll()) is not None:
                     del self._processes[lane]
@@ -187,7 +198,8 @@ class _Running:
         log = folder.root / f"{os.environ.get('SLURM_JOB_ID', os.getpid())}_0_log.err"
         arguments = ["--results", str(folder.results.root), "--job-folder", str(folder.root)]
         _say(f"{folder.name}: starts on GPU {lane.gpu}, log {log}")
-        with log.with_suffix(".out").open("ab") as output, log.open("ab") as errors:
+        # A signal that comes meanwhile finds the process in the list.
+        with log.with_suffix(".out").open("ab") as output, log.open("ab") as errors, job_signals_blocked():
             process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "harness.job", *arguments],
                 cwd=REPOSITORY,
@@ -197,7 +209,7 @@ class _Running:
                 stderr=errors,
                 start_new_session=True,  # its signals come from here alone
             )
-        self._processes[lane] = folder, process
+            self._processes[lane] = folder, process
 
 
 def _note_wait(folder: JobFolder, what: str) -> None:
@@ -206,4 +218,5 @@ def _note_wait(folder: JobFolder, what: str) -> None:
 
 
 def _say(line: str) -> None:
-    print(f"{datetime.now(UTC):%H:%M:%S} node | {line}", flush=True)
+    with suppress(OSError):  # as above
+        print(f"{datetime.now(UTC):%H:%M:%S} node | {line}", flush=True)

@@ -52,9 +52,11 @@ HOLD = r"""
 trap '' INT TERM USR2 PIPE
 folder=$1 archive=$2 room=$3 by=()
 no() { echo "$(uname -n): ${*%%$'\n'*}"; exit; }
-words=$(mkdir -p "$folder" 2>&1) || no "$words"
 trap 'flock -xn 9 && rm -rf "$folder"' EXIT  # the last that uses it
-exec 9<"$folder" && flock -s 9
+for _ in {1..9}; do  # until it is the folder of that name: the last that used it may have removed it meanwhile
+    words=$(mkdir -p "$folder" 2>&1) || no "$words"
+    command exec 9<"$folder" && flock -s 9 && [ "$folder" -ef /proc/self/fd/9 ] && break
+done
 exec 8>"$folder/unpacking.lock" && flock 8
 if [ ! -e "$folder/unpacked" ]; then  # else a node that shares the disk, or a job that shares the node, has done so
     free=$(df --output=avail -B1 "$folder" | tail -n 1)

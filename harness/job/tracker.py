@@ -18,8 +18,9 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from harness.job.wandb_process import ClientSettings
 from harness.packs import NAME as PACK
 from harness.paths import REPOSITORY, Results
 from harness.plan import WANDB_ROW, Cell, Framework, Measurement, WandbSettings
@@ -42,48 +43,30 @@ Alert = tuple[str, str, str]
 """Title, text and level, INFO or ERROR."""
 
 
-class Tracker(Protocol):
-    """No method raises. `begin` and `log` return at once; `end`, `finish` and `close` wait for a bounded time."""
+class Tracker:
+    """W&B is disabled: nothing happens. No method raises. `begin` and `log` return at once; `end`, `finish` and `close`
+    wait for a bounded time."""
 
-    url: str | None
+    url: str | None = None
     """Of the run; None while it starts and when it is offline."""
-    message: str | None
+    message: str | None = None
     """One line that the user should see; the newest one."""
 
     def begin(self, measurement: Measurement, environment: dict[str, Any]) -> None:
         """The first one starts the run."""
 
-    def log(self, measurement: Measurement, values: dict[str, float]) -> None: ...
+    def log(self, measurement: Measurement, values: dict[str, float]) -> None:
+        """Of a measurement that goes on."""
 
-    def end(self, record: Record, numbers: Mapping[str, float | str]) -> None: ...
+    def end(self, record: Record, numbers: Mapping[str, float | str]) -> None:
+        """Of a measurement."""
 
     def finish(self, *, ratios: Sequence[Mapping[str, Any]], alerts: Sequence[Alert], has_failed: bool) -> None:
         """All is measured: the run gets its table of ratios and its records. Without this, `close` leaves it as one
         that was cut off, to be continued by the same job."""
 
-    def close(self) -> None: ...
-
-
-class NullTracker:
-    """W&B is disabled."""
-
-    url: str | None = None
-    message: str | None = None
-
-    def begin(self, measurement: Measurement, environment: dict[str, Any]) -> None:
-        return
-
-    def log(self, measurement: Measurement, values: dict[str, float]) -> None:
-        return
-
-    def end(self, record: Record, numbers: Mapping[str, float | str]) -> None:
-        return
-
-    def finish(self, *, ratios: Sequence[Mapping[str, Any]], alerts: Sequence[Alert], has_failed: bool) -> None:
-        return
-
     def close(self) -> None:
-        return
+        """No process is left."""
 
 
 def open_tracker(settings: WandbSettings, results: Results, job: str) -> Tracker:
@@ -96,7 +79,7 @@ def open_tracker(settings: WandbSettings, results: Results, job: str) -> Tracker
     if mode == "auto":
         wanted = os.environ.get("WANDB_MODE", "online")
         mode = "disabled" if wanted == "disabled" else "offline" if wanted in ("offline", "dryrun") else "online"
-    return NullTracker() if mode == "disabled" else WandbTracker(settings, results, job, online=mode == "online")
+    return Tracker() if mode == "disabled" else WandbTracker(settings, results, job, online=mode == "online")
 
 
 def describe_run(
@@ -165,7 +148,7 @@ def artifact_of(results: Results, cell: Cell, framework: Framework) -> dict[str,
     }
 
 
-class WandbTracker:
+class WandbTracker(Tracker):
     def __init__(
         self,
         settings: WandbSettings,
@@ -179,21 +162,19 @@ class WandbTracker:
         end_timeout_s: float = END_TIMEOUT_S,
         close_timeout_s: float = CLOSE_TIMEOUT_S,
     ) -> None:
-        self.url: str | None = None
-        self.message: str | None = None
-        self._settings = settings
-        self._results = results
-        self._job = job
+        self._client = ClientSettings(
+            root=results.wandb.resolve(),
+            mode="online" if online else "offline",
+            project=settings.project,
+            entity=settings.entity,
+            init_timeout_s=init_timeout_s,
+            finish_timeout_s=finish_timeout_s,
+            request_interval_s=request_interval_s,
+        )
+        self._tags, self._results, self._job = settings.tags, results, job
         self._followed: Measurement | None = None
         """One of those that the run holds."""
-        self._request_interval_s = request_interval_s
-        self._root = results.wandb.resolve()
-        self._away = results.wandb_away
-        self._init_timeout_s = init_timeout_s
-        self._finish_timeout_s = finish_timeout_s
-        self._end_timeout_s = end_timeout_s
-        self._close_timeout_s = close_timeout_s
-        self._online = online
+        self._end_timeout_s, self._close_timeout_s = end_timeout_s, close_timeout_s
         self._process = self._start()
 
     def begin(self, measurement: Measurement, environment: dict[str, Any]) -> None:
@@ -233,7 +214,7 @@ class WandbTracker:
             self._process.send(message)
 
     def _run(self, measurement: Measurement, environment: dict[str, Any]) -> dict[str, Any]:
-        return describe_run(measurement, environment, tags=self._settings.tags, job=self._job)
+        return describe_run(measurement, environment, tags=self._tags, job=self._job)
 
     def _wait(self) -> None:
         if self._process is not None and not self._process.wait_for_end(self._end_timeout_s):
@@ -249,28 +230,21 @@ class WandbTracker:
             return
         if how == "hung":
             with contextlib.suppress(OSError):  # the next client then waits as well
-                self._away.touch()
-        going_on = "offline from here on" if self._online else "off from here on"
+                self._results.wandb_away.touch()
+        is_online = self._client.mode == "online"
+        going_on = "offline from here on" if is_online else "off from here on"
         self.message = (
             f"W&B {going_on}: its process {how}; the records are complete, "
-            f"and `main.py wandb sync` uploads what is in {self._root / 'wandb'}"
+            f"and `main.py wandb sync` uploads what is in {self._client.root / 'wandb'}"
         )
-        if self._online:
-            self._online = False
+        if is_online:
+            self._client = self._client.model_copy(update={"mode": "offline"})
             self._process = self._start()
 
     def _start(self) -> "_Process | None":
-        arguments = [
-            f"--root={self._root}",
-            f"--mode={'online' if self._online else 'offline'}",
-            f"--project={self._settings.project}",
-            *([f"--entity={self._settings.entity}"] if self._settings.entity else []),
-            f"--init-timeout-s={self._init_timeout_s}",
-            f"--finish-timeout-s={self._finish_timeout_s}",
-            f"--request-interval-s={self._request_interval_s}",
-        ]
+        command = [sys.executable, "-m", "harness.job.wandb_process", self._client.model_dump_json()]
         try:
-            return _Process([sys.executable, "-m", "harness.job.wandb_process", *arguments], self._receive)
+            return _Process(command, self._receive)
         except OSError as error:
             self.message = f"W&B off: its process does not start: {error}"
             return None

@@ -4,8 +4,8 @@ Each device has two locks. `turn` is held by a job from its parity gate to its l
 processes that measure, each for as long as it lives: one that has lost its job, or hangs in the driver, is waited for
 like any other. The kernel frees both, so a run that was killed blocks nobody.
 
-Outside Slurm the whole machine is one device, and its GPUs too; of jobs side by side on it, who starts them holds the
-machine. In Slurm the GPUs of the job are, so that two jobs on
+Outside Slurm the whole machine is one device, and its GPUs are too; who starts jobs side by side (side_by_side.py)
+holds the machine, and each of these jobs its GPU. In Slurm only the GPUs of the job are devices, so that two jobs on
 different GPUs of a node do not meet; a job without one has what Slurm gave it, and meets only what is left of itself.
 """
 
@@ -35,7 +35,7 @@ def devices(variables: Mapping[str, str] = os.environ) -> list[str]:
     gpus = _gpus(variables)
     if "SLURM_JOB_ID" not in variables and LANE not in variables:
         return [MACHINE, *gpus]
-    return gpus or [f"slurm-{variables['SLURM_JOB_ID']}"]
+    return gpus or [f"slurm-{job_id}" for job_id in [variables.get("SLURM_JOB_ID")] if job_id]
 
 
 def _gpus(variables: Mapping[str, str]) -> list[str]:

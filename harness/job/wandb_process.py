@@ -1,4 +1,4 @@
-"""The process that talks to W&B: `python -m harness.job.wandb_process`, started by harness/job/tracker.py.
+"""The process that talks to W&B: `python -m harness.job.wandb_process SETTINGS`, started by harness/job/tracker.py.
 
 It is a process of its own, so that whatever the W&B client does (hang, crash, wait for a server) can neither
 hold up nor end a job: its parent waits for a bounded time and then kills it.
@@ -11,7 +11,6 @@ Both directions are JSON, one message a line.
     out, on stdout:  {"kind": "url", "url": ...}   {"kind": "message", "text": ...}   {"kind": "ended"}
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -22,10 +21,10 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from harness.paths import Results, timestamp
-from harness.plan import WANDB_INDEX, WANDB_RATIOS, WANDB_ROW
+from harness.plan import WANDB_INDEX, WANDB_RATIOS, WANDB_ROW, Frozen
 
 if TYPE_CHECKING:
     import wandb
@@ -64,29 +63,26 @@ class Reply(Protocol):
     def __call__(self, kind: str, **content: str | None) -> None: ...
 
 
+class ClientSettings(Frozen):
+    """The argument of the process, as JSON."""
+
+    root: Path
+    """W&B makes its `wandb` folder below this."""
+    mode: Literal["online", "offline"]
+    project: str
+    entity: str | None
+    init_timeout_s: float
+    finish_timeout_s: float
+    request_interval_s: int
+
+
 class Publisher:
     """Keeps one W&B run open at most: online, or offline where the server fails at its start."""
 
-    def __init__(
-        self,
-        *,
-        root: Path,
-        mode: str,
-        project: str,
-        entity: str | None,
-        init_timeout_s: float,
-        finish_timeout_s: float,
-        request_interval_s: int,
-    ) -> None:
-        self._root = root
-        self._mode = mode
-        self._project = project
-        self._entity = entity
-        self._init_timeout_s = init_timeout_s
-        self._finish_timeout_s = finish_timeout_s
-        self._request_interval_s = request_interval_s
+    def __init__(self, client: ClientSettings) -> None:
+        self._client, self._mode = client, client.mode
         self._run: wandb.Run | None = None
-        self._away = Results(root=root).wandb_away
+        self._away = Results(root=client.root).wandb_away
 
     def begin(self, run: dict[str, Any], reply: Reply) -> None:
         if self._run is not None:
@@ -171,14 +167,14 @@ class Publisher:
             reply(
                 "message",
                 text=f"W&B offline: the server did not take the last data of {files.name} within "
-                f"{self._finish_timeout_s:g} s; `main.py wandb sync` uploads it later",
+                f"{self._client.finish_timeout_s:g} s; `main.py wandb sync` uploads it later",
             )
         else:  # what nobody reads of a run that ended well: six files and folders of nine
             for name in ("logs", "tmp"):
                 shutil.rmtree(files / name, ignore_errors=True)
 
     def _folders_of(self, run: dict[str, Any]) -> set[Path]:
-        return set((self._root / "wandb").glob(f"run-*-{run['id']}"))
+        return set((self._client.root / "wandb").glob(f"run-*-{run['id']}"))
 
     def _waited_in_vain_s_ago(self) -> float | None:
         """None where nobody did, or where it is long ago."""
@@ -197,15 +193,15 @@ class Publisher:
 
         wanted = {
             **SETTINGS,
-            "init_timeout": self._init_timeout_s,
-            "finish_timeout": self._finish_timeout_s,
-            "x_file_stream_transmit_interval": self._request_interval_s,
+            "init_timeout": self._client.init_timeout_s,
+            "finish_timeout": self._client.finish_timeout_s,
+            "x_file_stream_transmit_interval": self._client.request_interval_s,
         }
         settings = {name: value for name, value in wanted.items() if name in wandb.Settings.model_fields}
         return wandb.init(
-            project=self._project,
-            entity=self._entity,
-            dir=str(self._root),
+            project=self._client.project,
+            entity=self._client.entity,
+            dir=str(self._client.root),
             mode=mode,  # type: ignore[arg-type]
             resume="allow" if mode == "online" else None,  # a requeued job goes on with its run
             settings=wandb.Settings(**settings),
@@ -268,28 +264,19 @@ def main() -> None:
         with contextlib.suppress(BrokenPipeError):
             print(json.dumps({"kind": kind, **content}), file=replies, flush=True)
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, required=True)
-    parser.add_argument("--mode", choices=("online", "offline"), required=True)
-    parser.add_argument("--project", required=True)
-    parser.add_argument("--entity")
-    parser.add_argument("--init-timeout-s", type=float, required=True)
-    parser.add_argument("--finish-timeout-s", type=float, required=True)
-    parser.add_argument("--request-interval-s", type=int, required=True)
-    arguments = parser.parse_args()
-
+    client = ClientSettings.model_validate_json(sys.argv[1])
     os.environ.update(ENVIRONMENT)
     try:
         import wandb
 
-        require_writable(arguments.root)
+        require_writable(client.root)
     except (ImportError, OSError) as error:
         reply("message", text=f"W&B off: {error}; {README_HINT}")
         return
-    publisher = Publisher(**vars(arguments))
+    publisher = Publisher(client)
     serve(sys.stdin, publisher, reply)
     # The parent is done or dead. A run that is still open was cut off; the alarm ends us if the client hangs.
-    signal.alarm(int(arguments.finish_timeout_s) + 10)
+    signal.alarm(int(client.finish_timeout_s) + 10)
     publisher.finish(1, reply)
     wandb.teardown()
 

@@ -21,10 +21,10 @@ def neighbours_table(alone: Iterable[Record], beside: Iterable[Record]) -> Table
     """
     Args:
         alone: the records of what was measured once more without neighbours.
-        beside: all others; only what is among `alone` too is shown.
+        beside: all others; only what is among `alone` too, and had a neighbour, is shown.
     """
     before, _ = _rows(alone)
-    after, counts = _rows(beside)
+    after, counts = _rows(record for record in beside if record.environment.get("neighbours"))
     lines: list[Line] = []
     for row, of_alone in before.items():
         modes = [mode for mode in of_alone if mode in after.get(row, {})]

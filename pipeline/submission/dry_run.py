@@ -18,7 +18,7 @@ from harness.work.declared import Mode, use_case
 from pipeline.submission.estimate import Estimate, estimate_in_words, estimates_of, in_time
 from pipeline.submission.render import time_limits
 from pipeline.submission.submit import job_arguments
-from pipeline.submission.whole_nodes import WholeNode, at_once_in_words
+from pipeline.submission.whole_nodes import WholeNode, at_once_in_words, jobs_of
 
 HOUR_S = 3600.0
 MOST_IN_FULL = 3
@@ -104,10 +104,8 @@ def print_dry_run(
     if verbose:
         lines += [""]
         for node, of_node in fleet.items():
-            inside = {pair.name for one in nodes for pair in one.pairs}
-            jobs: list[Pair | WholeNode] = [pair for pair in of_node if pair.name not in inside]
-            commands = (submission_command(one, scripts, of_nodes[node], executor, node) for one in [*jobs, *nodes])
-            lines += map(shlex.join, commands)
+            jobs = jobs_of(of_node, nodes)
+            lines += (shlex.join(submission_command(one, scripts, of_nodes[node], executor, node)) for one in jobs)
     lines += beside
     if executor == "auto" and not has_sbatch:
         lines.append("There is no sbatch here: jobs would run on this machine, one after the other.")

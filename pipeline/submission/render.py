@@ -53,11 +53,13 @@ def render_node(
 ) -> str:
     """The same of a job that has a whole node."""
     cell = node.pairs[0].cell.model_copy(update={"devices": node.per_node, "nodes": 1})
-    arguments = [word for pair in node.pairs for word in ("--plan", str(plan_path(pair, repository)))]
+    plans = [word for pair in node.pairs for word in ("--plan", str(plan_path(pair, repository)))]
+    arguments = ["--lanes", *plans]
     if node.alone is not None:
         arguments += ["--alone", str(plan_path(node.alone, repository))]
     header = header_variables(node.name, cell, config, results=results)
-    whole = {"memory_gb": 0, "sbatch_options": tuple(dict.fromkeys(("--exclusive", *header["sbatch_options"])))}
+    whole: dict[str, Any] = {"memory_gb": 0, "cpus_of_job": header["cpus_per_task"] * node.per_node}
+    whole["sbatch_options"] = tuple(dict.fromkeys(("--exclusive", *header["sbatch_options"])))
     program = ["-m", "harness.job"]
     arguments += _unless_default("--results", results, repository, "results")
     return _render(templates, "node.sh.j2", header | whole | _what_runs(program, arguments, repository))
@@ -89,11 +91,13 @@ def header_variables(name: str, cell: Cell, config: Config, *, results: Path) ->
     """All that a cell asks of Slurm, for one task per device. `name`: of the plan or pair."""
     cluster, gpu = config.cluster, config.gpus[cell.gpu]
     tasks_per_node = cell.devices // cell.nodes
+    asked = {key: getattr(cluster if getattr(gpu, key) is None else gpu, key) for key in ONE_VALUE}
     kind = gpu.gres_type(cell.gpu)
     gres = f"gpu:{tasks_per_node}" if kind == UNTYPED else f"gpu:{kind}:{tasks_per_node}"
     return {
         "job_name": job_name(name),
-        **{key: getattr(cluster if getattr(gpu, key) is None else gpu, key) for key in ONE_VALUE},
+        **asked,
+        "cpus_of_job": asked["cpus_per_task"],
         "nodes": cell.nodes,
         "tasks_per_node": tasks_per_node,
         "gres": None if cell.is_for_cpu or kind == NO_GRES else gres,

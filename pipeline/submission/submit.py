@@ -139,7 +139,8 @@ def _submit(
     everywhere = [state for state in job_states(results) if state.is_active]
     results = results.of_node(node) if node else results
     following: list[JobFolder] = []
-    needed = _needed(pairs, results, executor, everywhere, following)
+    needed_by_name = _needed(pairs, results, executor, everywhere, following)
+    needed = [*needed_by_name.values()]
     if needed and with_estimate:
         limits = time_limits((part.cell for part in needed), config) if executor == "slurm" else []
         estimates = estimates_of(needed, results, executor)
@@ -158,8 +159,8 @@ def _submit(
         submissions = [state.submission for state in everywhere if state.submission]
         submissions.sort(key=lambda submission: submission.submitted_at_unix_s)
         earlier = dict.fromkeys(submission.job_id for submission in submissions if submission.executor == "slurm")
-        alone = _needed([one.alone for one in nodes if one.alone], results.alone, executor, everywhere, following)
-        jobs = _jobs_of_slurm(needed, alone, nodes)
+        again = _needed([one.alone for one in nodes if one.alone], results.alone, executor, everywhere, following)
+        jobs = _jobs_of_slurm(needed_by_name, again, nodes)
         return following + _submit_to_slurm(jobs, config, scripts, results, [*earlier], node)
     return following + _submit_to_local_queue(needed, scripts, results)
 
@@ -170,10 +171,11 @@ def _needed(
     executor: Executor,
     everywhere: Sequence[JobState],
     following: list[JobFolder],
-) -> list[Pair]:
-    """What is neither measured nor under way; the folders of the latter are added to `following`."""
+) -> dict[str, Pair]:
+    """What is neither measured nor under way, by the names of `pairs`, of which one framework may be left; the folders
+    of what is under way are added to `following`."""
     active = [one for one in everywhere if one.folder.results.root.absolute() == results.root.absolute()]
-    left: list[Pair] = []
+    left: dict[str, Pair] = {}
     for pair in pairs:
         plans: list[JobPlan] = []
         for plan in pair.jobs:
@@ -190,7 +192,7 @@ def _needed(
                 print(f"{plan.name}: every measurement has a record{of} (measure again with --force)")
         elif plans:
             is_interleaved = pair.is_interleaved and len(plans) == 2
-            left.append(pair.model_copy(update={"jobs": tuple(plans), "is_interleaved": is_interleaved}))
+            left[pair.name] = pair.model_copy(update={"jobs": tuple(plans), "is_interleaved": is_interleaved})
     return left
 
 
@@ -247,10 +249,11 @@ class _SlurmJob:
     has_node: bool = False
 
 
-def _jobs_of_slurm(needed: Sequence[Pair], alone: Sequence[Pair], nodes: Sequence[WholeNode]) -> list[_SlurmJob]:
-    left = {pair.name: pair for pair in needed}
-    again = {pair.name: pair for pair in alone}
-    jobs = []
+def _jobs_of_slurm(
+    needed: Mapping[str, Pair], again: Mapping[str, Pair], nodes: Sequence[WholeNode]
+) -> list[_SlurmJob]:
+    """`needed`, `again`: what is to be measured, and what once more alone, by the names of the nodes' pairs."""
+    left, jobs = dict(needed), []
     for node in nodes:
         pairs = [left.pop(pair.name) for pair in node.pairs if pair.name in left]
         once_more = again.get(node.alone.name) if node.alone else None
@@ -395,7 +398,8 @@ def _submit_to_slurm(
         folder = _new_folder(job.name, results) if job.has_node else next(iter(plans))
         arguments = job_arguments(folder, results)
         if job.has_node:
-            arguments = arguments[:2] + [word for one in plans for word in ("--job-folder", str(one.root))]
+            own = [word for one in plans for word in ("--job-folder", str(one.root))]
+            arguments = [*arguments[:2], "--lanes", *own]
         if alone is not None and job.alone is not None:
             plans[alone] = job.alone
             arguments += ["--alone", str(alone.root)]

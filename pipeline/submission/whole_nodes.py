@@ -5,7 +5,7 @@ as in spread.py: the same command makes the same groups again and finds its own 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.errors import ConfigError
@@ -62,6 +62,12 @@ def whole_nodes(pairs: Sequence[Pair], config: Config, spread_over: int | None) 
             nodes.append(WholeNode(name=name, gpu=gpu, per_node=per_node, pairs=group, alone=alone))
         found += of_kind
     return found, nodes
+
+
+def jobs_of(pairs: Iterable[Pair], nodes: Sequence[WholeNode]) -> list[Pair | WholeNode]:
+    """What sbatch is asked for: the pairs that share no node, and the nodes."""
+    inside = {pair.name for node in nodes for pair in node.pairs}
+    return [*(pair for pair in pairs if pair.name not in inside), *nodes]
 
 
 def at_once_in_words(pairs: Sequence[Pair], estimates: Sequence[Estimate], nodes: Collection[WholeNode]) -> list[str]:

@@ -36,6 +36,21 @@ def test_a_cluster_that_fits(slurm: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
+    ("per_node", "found"),
+    [
+        (2, "sbatch --test-only accepts all 14, which ask for 2 different things"),
+        (4, "Requested node configuration is not available (a100/node_1 and 2 more)"),
+        (None, "cluster.whole_nodes in experiments.yaml: how many GPUs has a node? Set gpus.a100.per_node"),
+    ],
+)
+def test_whole_nodes(slurm: Cluster, per_node: int | None, found: str) -> None:
+    """What is tried is the script of a node, of which eleven cells of one GPU need six, or of four GPUs three."""
+    config = a_config("a100", "main", whole_nodes=True)
+    gpus = config.gpus | {"a100": config.gpus["a100"].model_copy(update={"per_node": per_node})}
+    assert found in found_by(config.model_copy(update={"gpus": gpus}))["slurm scripts"].found
+
+
+@pytest.mark.parametrize(
     ("gpu", "partition", "cpus", "words", "fix"),
     [
         (
@@ -109,7 +124,10 @@ def test_a_profile_on_its_cluster(slurm: Cluster, site: Site, monkeypatch: pytes
         assert config.profile == site.name
         findings = found_by(config)
         elsewhere = found_by(a_config("a100", None, cpus_per_task=4, time_limit_minutes=480))
-    assert findings["slurm scripts"].found == "sbatch --test-only accepts all 19, which ask for 2 different things"
+    # 11 of the 19 cells are of one GPU: on two nodes of eight where a node is shared.
+    jobs = 10 if config.cluster.whole_nodes else 19
+    said = f"sbatch --test-only accepts all {jobs}, which ask for 2 different things"
+    assert findings["slurm scripts"].found == said
     assert exit_status(findings.values()) == 0
     assert [name for name, one in elsewhere.items() if one.verdict != "ok"] == WRONG_ELSEWHERE[site.name]
     assert exit_status(elsewhere.values()) == int("slurm scripts" in WRONG_ELSEWHERE[site.name])

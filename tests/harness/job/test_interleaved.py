@@ -18,7 +18,7 @@ from harness.job.children import Children
 from harness.job.interleaved import Order, Side, SideReport, work_in_turns
 from harness.job.job import Job
 from harness.job.ranks import RanksReport
-from harness.job.tracker import NullTracker
+from harness.job.tracker import Tracker
 from harness.measure.channel import ChildTask
 from harness.measure.clock import SHARED_DEVICE
 from harness.paths import JobFolder, Results
@@ -154,7 +154,7 @@ def test_a_pair_that_was_cut_off_again_and_again_comes_last_one_by_one(job: Job)
         job._cut_offs.note(jit, warn=print)
 
 
-class Diary(NullTracker):
+class Diary(Tracker):
     """What W&B is told."""
 
     def __init__(self) -> None:

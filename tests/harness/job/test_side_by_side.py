@@ -1,7 +1,9 @@
 """Jobs side by side on one node: their GPUs and CPUs, what they wait for, and their ends."""
 
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -10,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from harness.job import side_by_side
-from harness.job.side_by_side import Lane, lanes_of_node, shares
+from harness.job.side_by_side import Lane, lanes_of_node, shares, take_lane
 from harness.job.slurm_step import LANE
+from harness.job.turn import devices
 from harness.paths import JobFolder
 from harness.plan import FRAMEWORKS
 from harness.results.record import read_record
@@ -63,10 +66,33 @@ def test_a_lane_for_each_gpu_that_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_
     assert lanes_of_node() == []
 
 
+@pytest.mark.parametrize(("before", "after"), [("0,3", "3"), ("", "")])
+def test_a_process_goes_to_its_gpu_unless_all_are_hidden(
+    before: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are shown again by the step of a container; a process of a cell for the CPU gets none."""
+    cpus = os.sched_getaffinity(0)
+    monkeypatch.setenv(LANE, f"3 {','.join(map(str, cpus))}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+    assert take_lane() and os.environ["CUDA_VISIBLE_DEVICES"] == after and os.sched_getaffinity(0) == cpus
+    assert devices() == (["gpu-" + socket.gethostname() + "-3"] if after else [])
+
+
 def command_of(project: BehavingProject, *folders: JobFolder, alone: JobFolder | None = None) -> list[str]:
     command = project.command(folders[0])
     command += [word for folder in folders[1:] for word in ("--job-folder", str(folder.root))]
     return [*command, "--alone", str(alone.root)] if alone else command
+
+
+def run(project: BehavingProject, *command: str, gpus: str = "6,7") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command,
+        cwd=project.root,
+        env=without_slurm() | {"CUDA_VISIBLE_DEVICES": gpus},
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+    )
 
 
 def test_three_jobs_on_two_gpus_and_one_alone(repository: BehavingProject) -> None:
@@ -75,14 +101,7 @@ def test_three_jobs_on_two_gpus_and_one_alone(repository: BehavingProject) -> No
     again = repository.results.alone.new_job_folder("any/torch_mnist_1")
     again.root.mkdir(parents=True)
     again.plan.write_text(folders[1].plan.read_text())
-    done = subprocess.run(
-        command_of(repository, *folders, alone=again),
-        cwd=repository.root,
-        env=without_slurm() | {"CUDA_VISIBLE_DEVICES": "6,7"},
-        capture_output=True,
-        text=True,
-        timeout=patience(60),
-    )
+    done = run(repository, *command_of(repository, *folders, alone=again))
     assert done.returncode == 1, done.stdout + done.stderr
     assert [repository.heartbeat(one).state for one in (*folders, again)] == ["done"] * 4
     assert [repository.heartbeat(one).measurements_failed for one in (*folders, again)] == [0, 1, 0, 1]
@@ -94,6 +113,40 @@ def test_three_jobs_on_two_gpus_and_one_alone(repository: BehavingProject) -> No
     records = [read_record(path) for path in repository.results.alone.records().rglob("*.json")]
     assert [one.environment["neighbours"] for one in records] == [0]
     assert not any(one.waits_for.exists() for one in (*folders, again))
+
+
+def test_one_that_cannot_be_started_costs_no_other(repository: BehavingProject) -> None:
+    """Its folder is none, so there is no log."""
+    folders = [repository.job(repository.plan(mode)) for mode in ("well", "slow")]
+    shutil.rmtree(folders[0].root)
+    folders[0].root.touch()
+    done = run(repository, *command_of(repository, *folders))
+    assert done.returncode == 1 and f"{folders[0].name}: cannot be started: " in done.stdout
+    assert repository.heartbeat(folders[1]).state == "done"
+
+
+@pytest.mark.parametrize("is_alone", [True, False], ids=["only --alone", "--lanes"])
+def test_one_job_has_a_lane_as_one_of_several_has(repository: BehavingProject, is_alone: bool) -> None:
+    """What is left of the cells of a node, in a later start."""
+    folder = repository.job(repository.plan("well"))
+    program, options = repository.command(folder)[:4], ["--alone", str(folder.root)]
+    options = options if is_alone else ["--lanes", "--job-folder", str(folder.root)]
+    done = run(repository, *program, *options, "--results", str(repository.results.root))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {one.environment["variables"]["CUDA_VISIBLE_DEVICES"] for one in repository.records()} == {"6"}
+
+
+def test_a_signal_at_the_start_ends_them_in_order(repository: BehavingProject) -> None:
+    """Before they have said what a signal means to them."""
+    folders = [repository.job(repository.plan("gated", framework=name)) for name in FRAMEWORKS]
+    with subprocess.Popen(
+        command_of(repository, *folders), cwd=repository.root, env=without_slurm() | {"CUDA_VISIBLE_DEVICES": "0,1"}
+    ) as process:
+        wait_until(lambda: all(list(one.root.glob("*.err")) for one in folders), "both logs")
+        process.send_signal(signal.SIGUSR2)
+        process.wait(patience(30))
+    assert process.returncode == 75
+    assert [repository.heartbeat(one).state for one in folders] == ["stopped"] * 2
 
 
 def test_a_signal_ends_all_of_them_in_order(repository: BehavingProject) -> None:
@@ -115,12 +168,5 @@ def test_a_signal_ends_all_of_them_in_order(repository: BehavingProject) -> None
 
 def test_side_by_side_needs_gpus(repository: BehavingProject) -> None:
     folders = [repository.job(repository.plan("well", framework=framework)) for framework in FRAMEWORKS]
-    done = subprocess.run(
-        command_of(repository, *folders),
-        cwd=repository.root,
-        env=without_slurm() | {"CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=patience(30),
-    )
+    done = run(repository, *command_of(repository, *folders), gpus="")
     assert done.returncode == 2 and "2 plans at once need a GPU each, and none is here" in done.stderr

@@ -1,7 +1,9 @@
 """The copy of an environment on a node's own disk: a small venv, which finds the packages of this one."""
 
+import fcntl
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -118,6 +120,28 @@ def test_jobs_that_share_a_node_share_the_copy(launch: Launch, tmp_path: Path, m
         with staged([launch], 1, say=print, while_waiting=lambda: None) as second:
             assert (first[launch].launch, on_disk(tmp_path)) == (second[launch].launch, [left])
         assert (left / "mine").exists() and (left / "bin" / "python").exists()
+    assert on_disk(tmp_path) == []
+
+
+def test_a_copy_that_goes_while_the_next_job_waits_is_made_again(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job before still removes it; or one beside this, what a killed one had left."""
+    monkeypatch.setenv(LANE, "0 0-1")
+    pack(launch)
+    [archive] = (tmp_path / "venv").glob("packed-*")
+    old = tmp_path / "disk" / f"staged-environment-4711-{archive.name.split('.')[0].removeprefix('packed-')}"
+    old.mkdir()
+    descriptors = [os.open(old, os.O_RDONLY)]
+    fcntl.flock(descriptors[0], fcntl.LOCK_EX)
+
+    def remove() -> None:
+        if descriptors:
+            shutil.rmtree(old)
+            os.close(descriptors.pop())
+
+    with staged([launch], 1, say=print, while_waiting=remove) as found:
+        assert found[launch].launch.python == f"{old}/bin/python" and (old / "bin" / "python").exists()
     assert on_disk(tmp_path) == []
 
 

@@ -18,7 +18,7 @@ from harness.job import wandb_process
 from harness.job.progress import Heartbeat, write_heartbeat
 from harness.job.tracker import (
     REQUEST_INTERVAL_S,
-    NullTracker,
+    Tracker,
     WandbTracker,
     artifact_of,
     describe_run,
@@ -95,15 +95,9 @@ def a_tracker(tmp_path: Path, *, online: bool, **bounds: float) -> WandbTracker:
 
 
 def a_publisher(tmp_path: Path) -> wandb_process.Publisher:
-    return wandb_process.Publisher(
-        root=tmp_path,
-        mode="offline",
-        project="speed",
-        entity=None,
-        init_timeout_s=1,
-        finish_timeout_s=1,
-        request_interval_s=30,
-    )
+    bounds = {"init_timeout_s": 1, "finish_timeout_s": 1, "request_interval_s": 30}
+    of_run = {"root": tmp_path, "mode": "offline", "project": "speed", "entity": None}
+    return wandb_process.Publisher(wandb_process.ClientSettings.model_validate(of_run | bounds))
 
 
 def measure(tracker: WandbTracker, measurement: Measurement, outcome: Outcome = "ok") -> float:
@@ -217,9 +211,9 @@ def test_what_arrives_live_and_the_row_at_the_end_have_families_of_their_own() -
 
 
 def test_disabled_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(open_tracker(WandbSettings(mode="disabled"), Results(root=tmp_path), JOB), NullTracker)
+    assert type(open_tracker(WandbSettings(mode="disabled"), Results(root=tmp_path), JOB)) is Tracker
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert isinstance(open_tracker(WandbSettings(mode="auto"), Results(root=tmp_path), JOB), NullTracker)
+    assert type(open_tracker(WandbSettings(mode="auto"), Results(root=tmp_path), JOB)) is Tracker
     assert list(tmp_path.iterdir()) == []
 
 

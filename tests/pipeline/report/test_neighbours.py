@@ -35,6 +35,7 @@ def test_what_neighbours_cost_each_framework_and_the_ratio() -> None:
         ["JAX / PyTorch", "-2.0 % (-2.0 % to -2.0 %)", "4 and 4"],
     ]
     assert not neighbours_table([], BESIDE).lines and not neighbours_table(ALONE, []).lines
+    assert not neighbours_table(ALONE, ALONE).lines  # measured before the node was shared
 
 
 def test_the_report_has_it_where_something_was_measured_alone(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 from harness.errors import ConfigError
 from pipeline.submission.estimate import estimates_of
 from pipeline.submission.render import render_node
-from pipeline.submission.whole_nodes import whole_nodes, whole_nodes_in_words
+from pipeline.submission.submit import _jobs_of_slurm
+from pipeline.submission.whole_nodes import jobs_of, whole_nodes, whole_nodes_in_words
 from tests.made.project import FakeProject, make_project
 from tests.pipeline.submission.test_spread import pair_of
 
@@ -60,13 +61,27 @@ def test_how_many_gpus_a_node_has_must_be_known(project: FakeProject) -> None:
         whole_nodes([pair_of(project, {8: 1})], config, None)
 
 
+def test_a_cell_of_which_one_framework_is_left_stays_on_its_node(project: FakeProject) -> None:
+    """And what is measured once more without neighbours may be all that is left."""
+    pairs = [pair_of(project, {8: modes}, use_case=modes) for modes in (1, 2)]
+    found, nodes = whole_nodes(pairs, project.config, None)
+    assert jobs_of(found, nodes) == nodes
+    left = {pair.name: pair.model_copy(update={"jobs": pair.jobs[:1]}) for pair in pairs}
+    short = pairs[0].name
+    [job] = _jobs_of_slurm(left, {short: left[short]}, nodes)
+    assert (job.name, job.pairs, job.alone) == ("any/node_1", [left[pairs[1].name], left[short]], left[short])
+    [job] = _jobs_of_slurm({}, {short: pairs[0]}, nodes)
+    assert (job.pairs, job.alone) == ([], pairs[0])
+
+
 def test_its_script_and_sentence(project: FakeProject) -> None:
     pairs = [pair_of(project, {8: modes}, use_case=modes) for modes in (1, 2)]
     found, [node] = whole_nodes(pairs, project.config, None)
     script = render_node(node, project.config, results=project.results.root, repository=project.root)
     folder = project.root / "slurm_scripts"
     plans = f"--plan {folder}/pair_mnist_2.json --plan {folder}/pair_mnist_1.json --alone {folder}/pair_mnist_1.json"
-    assert f"-m harness.job {plans}" in script
+    assert f"-m harness.job --lanes {plans}" in script
+    assert f"srun --overlap --nodes=1 --ntasks=1 --cpus-per-task={4 * project.config.cluster.cpus_per_task} " in script
     header = [line for line in script.splitlines() if line.startswith("#SBATCH")]
     assert {"#SBATCH --nodes=1", "#SBATCH --ntasks-per-node=4", "#SBATCH --gres=gpu:4"} <= set(header)
     assert {"#SBATCH --exclusive", "#SBATCH --mem=0G", "#SBATCH --job-name=node_1"} <= set(header)

@@ -361,6 +361,9 @@ def test_the_newest_job_of_a_row_is_shown_and_all_active_ones(project: FakeProje
     jax = state(project, "jax-20261121T100000.000000Z-aaaa", "done", framework="jax")
     assert newest([first, jax, second, third]) == [jax, second, third]
     assert newest([first]) == [first]
+    pair = alone(project.plan())
+    parts = [replace(one, pair=pair.model_copy(update={"part": part})) for part, one in ((1, first), (2, third))]
+    assert newest([*parts, jax]) == [jax, *parts]  # each measures what no other does
 
 
 def test_a_job_of_both_frameworks_is_one_line(project: FakeProject) -> None:
