@@ -11,7 +11,6 @@ XLA's first choice here, and autotuned modes are their plain ones.
 import sys
 import tempfile
 import time
-import traceback
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -21,9 +20,9 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from harness.errors import ConfigError, Refused
-from harness.measure.ahead import Request, Tell, facts, serve
-from harness.measure.process import builder, explain, make_session, require_whole_batch
+from harness.errors import ConfigError
+from harness.measure.ahead import Request, Tell, facts_or_reason, serve, session_of
+from harness.measure.process import builder
 from harness.plan import Measurement
 from harness.results.program_facts import ProgramFacts, digest_of
 from harness.work.cards import Card, card
@@ -167,12 +166,7 @@ def compiled(step: jax.stages.Lowered) -> Compiled:
 
 def lowered(measurement: Measurement, device: AbsentGpu) -> jax.stages.Lowered:
     """The step that is timed, as the job would build it. Raises what keeps it from being built."""
-    if measurement.cell.devices > 1:
-        raise Refused(f"{measurement.cell.short_name} takes several GPUs, and programs are compiled ahead for one")
-    device.set_up(measurement.variant.precision)
-    session = make_session(measurement, device)
-    require_whole_batch(session)
-    program: Any = builder(measurement)(session)
+    program: Any = builder(measurement)(session_of(measurement, device))
     program.settle()
     step: jax.stages.Lowered = program.lowered()
     return step
@@ -180,15 +174,14 @@ def lowered(measurement: Measurement, device: AbsentGpu) -> jax.stages.Lowered:
 
 def facts_of(measurement: Measurement, device: AbsentGpu, *, lower_only: bool = False) -> ProgramFacts:
     """Raises nothing: what goes wrong is a fact."""
-    found: dict[str, Any] = {"outcome": "ok"}
-    try:
+
+    def find() -> dict[str, Any]:
         step = lowered(measurement, device)
-        found |= {"notes": (LOWERED_ONLY,)} if lower_only else described(compiled(step))
-    except Exception as error:
-        traceback.print_exc()
-        found["outcome"], found["reason"] = explain(error, device)
+        return {"notes": (LOWERED_ONLY,)} if lower_only else described(compiled(step))
+
+    found = facts_or_reason(measurement, device.card, device, find)
     device.forget_programs()
-    return facts(measurement, device.card, **found)
+    return found
 
 
 def described(made: Compiled) -> dict[str, Any]:

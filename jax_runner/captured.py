@@ -7,7 +7,6 @@ harness/work/graphs.py says what is made of packed graphs, and what `by_sample`.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -184,10 +183,10 @@ class Seen:
         def hooked(layer_input: jax.Array, kernel: jax.Array, *arguments: Any, **keywords: Any) -> jax.Array:
             if path in self.inputs:
                 raise Refused(f"per-sample gradients are not made of layers that are used twice, as {path} is")
-            self.products[path] = partial(with_arguments, of_layer, arguments, keywords)
+            product: Product = lambda layer_input, kernel: of_layer(layer_input, kernel, *arguments, **keywords)  # noqa: E731
+            self.products[path] = product
             self.weights[path] = jax.ShapeDtypeStruct(kernel.shape, kernel.dtype)
-            self.inputs[path] = layer_input
-            self.outputs[path] = of_layer(layer_input, kernel, *arguments, **keywords)
+            self.inputs[path], self.outputs[path] = layer_input, product(layer_input, kernel)
             return self.outputs[path] if self.zeros is None else self.outputs[path] + self.zeros[path]
 
         return hooked
@@ -210,17 +209,6 @@ def rows_of(tokens: jax.Array, table: jax.Array) -> jax.Array:
     return jnp.take(table, tokens, axis=0)
 
 
-def with_arguments(
-    of_layer: Callable[..., jax.Array],
-    arguments: tuple[Any, ...],
-    keywords: dict[str, Any],
-    layer_input: jax.Array,
-    kernel: jax.Array,
-) -> jax.Array:
-    """The product of a layer with the strides, padding and precision that it has in its model."""
-    return of_layer(layer_input, kernel, *arguments, **keywords)
-
-
 def kernel_gradient_of_sum(layer: Captured, output_gradient: jax.Array) -> jax.Array:
     """[*kernel]: the ordinary weight gradient, of all samples together, which a GPU has in its libraries.
 
@@ -241,18 +229,13 @@ def kernel_gradients_by_outer_product(layer: Captured) -> jax.Array:
         precision = getattr(layer.module, "precision", None)
         return jnp.einsum(subscripts, layer.output_gradient, layer.layer_input, precision=precision)
     if not isinstance(layer.module, nnx.Conv):
-        return jax.vmap(lambda one, gradient: kernel_gradient_of_one(layer, one, gradient))(
-            layer.layer_input, layer.output_gradient
-        )
+
+        def of_one(layer_input: jax.Array, output_gradient: jax.Array) -> jax.Array:
+            return kernel_gradient_of_sum(layer._replace(layer_input=layer_input[None]), output_gradient[None])
+
+        return jax.vmap(of_one)(layer.layer_input, layer.output_gradient)
     precision = layer.module.precision
-    patches = patches_of(layer)
-    return jnp.einsum("bhwklc,bhwo->bklco", patches, layer.output_gradient, precision=precision)
-
-
-def kernel_gradient_of_one(layer: Captured, layer_input: jax.Array, output_gradient: jax.Array) -> jax.Array:
-    """[*kernel], from the input and the output's gradient of one sample."""
-    one = layer._replace(layer_input=layer_input[None])
-    return kernel_gradient_of_sum(one, output_gradient[None])
+    return jnp.einsum("bhwklc,bhwo->bklco", patches_of(layer), layer.output_gradient, precision=precision)
 
 
 def kernel_gradients_by_group(layer: Captured) -> jax.Array:

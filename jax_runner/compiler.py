@@ -1,6 +1,5 @@
 """XLA, as the device and the use cases ask for it: an execution mode's options, and what XLA says of a program."""
 
-import re
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -19,7 +18,7 @@ from harness.errors import CheckFailed, Refused
 from harness.measure.program import Session
 from harness.results.program_facts import digest_of
 from harness.work.declared import Mode
-from jax_runner.executable import NO_WORK, Executable, module_of, thunks_of
+from jax_runner.executable import NO_WORK, Executable, Thunk, module_of, thunks_of
 
 Options = dict[str, str | int | bool]
 """Of XLA's compiler, by name."""
@@ -142,9 +141,6 @@ def step_peak_bytes(step: jax.stages.Compiled) -> int | None:
 
 # How much of a step is in CUDA graphs, by XLA's dump of what it has made.
 
-A_THUNK = re.compile(r"(?P<indent> *)(?:\d+: +)?(?P<kind>k[A-Z]\w*)\b")
-"""A line of the dump: one thing that the host starts, and its kind. What is inside another is indented below it."""
-
 
 def witness_of_graphs(step: jax.stages.Lowered, mode: Mode) -> dict[str, Any]:
     """How many command buffers (CUDA graphs) XLA has made of a step, what is left outside of them, by kind, and a
@@ -161,11 +157,11 @@ def witness_of_graphs(step: jax.stages.Lowered, mode: Mode) -> dict[str, Any]:
         dump, metadata = dumped_thunks(Path(folder)), dumped_metadata(Path(folder))
     if dump is None:
         return {"command_buffers": None, "command_buffers_absent": "XLA does not tell: its dump has no thunks"}
-    outside = outside_of_graphs(dump.splitlines())
+    executable = Executable(module=module_of(text), thunks=thunks_of(dump, metadata))
+    outside = outside_of_graphs(executable.thunks)
     count = outside.pop("kCommandBuffer", 0)
     if mode.graph == "step" and (reason := why_not_one_graph(count, outside)):
         raise CheckFailed(f"execution mode {mode.name}: {reason}")
-    executable = Executable(module=module_of(text), thunks=thunks_of(dump, metadata))
     return {
         "command_buffers": count,
         "outside_of_command_buffers": dict(outside),
@@ -217,19 +213,12 @@ def dumped_metadata(folder: Path) -> str:
     return max((path.read_text() for path in folder.glob("*thunk_metadata*.txt")), key=len, default="")
 
 
-def outside_of_graphs(lines: Sequence[str]) -> Counter[str]:
+def outside_of_graphs(thunks: Sequence[Thunk]) -> Counter[str]:
     """How many thunks there are of each kind, command buffers among them, without what is inside a command buffer."""
-    counts: Counter[str] = Counter()
-    graph_indent: int | None = None
-    for line in lines:
-        thunk = A_THUNK.match(line)
-        if thunk is None:
-            continue
-        indent = len(thunk["indent"])
-        if graph_indent is not None and indent > graph_indent:
-            continue
-        graph_indent = indent if thunk["kind"] == "kCommandBuffer" else None
-        counts[thunk["kind"]] += 1
+    counts = Counter(thunk.kind for thunk in thunks)
+    for thunk in thunks:
+        if not thunk.is_graph:
+            counts += outside_of_graphs([inner for part in thunk.parts.values() for inner in part])
     return counts
 
 
@@ -237,10 +226,17 @@ class OneProgram(ABC):
     """What every use case's program shares: its step is one program of XLA."""
 
     session: Session[Any]
+    compute: Any
+    """The step, jitted."""
 
     @abstractmethod
+    def arguments(self) -> tuple[Any, ...]:
+        """Of the next call."""
+
     def lowered(self) -> jax.stages.Lowered:
         """The step, to be compiled once more."""
+        lowered: jax.stages.Lowered = self.compute.lower(*self.arguments())
+        return lowered
 
     def step_peak_bytes(self) -> int | None:
         return step_peak_bytes(self.lowered().compile()) if self.session.device.on_gpu else None
@@ -273,15 +269,9 @@ class LaidOutByXla(OneProgram):
     """The attribute that holds these arrays."""
     POSITION: ClassVar[int]
     """Theirs among the arguments."""
-    compute: Any
-    """Jitted, with FREE for these arrays where there is a GPU."""
     run: Any
-    """What `step` calls: `compute`, or what was compiled of it."""
+    """What `step` calls: `compute`, which has FREE for these arrays on a GPU, or what was compiled of it."""
     compiled: jax.stages.Compiled | None = None
-
-    @abstractmethod
-    def arguments(self) -> tuple[Any, ...]:
-        """Of the next call."""
 
     def use(self, compute: Any) -> None:
         """From now on."""

@@ -7,14 +7,13 @@ instruction of the HLO each thunk is, and the HLO says how many rounds a loop ha
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
 from harness.results.kernel_names import class_of
 from harness.results.record import KernelClass
-from jax_runner.trace import classes_of
 
 # HLO
 
@@ -103,6 +102,51 @@ class Module:
         instructions = self.computations.get(name, ())
         places = {one.name: place for place, one in enumerate(instructions)}
         return "{" + ";".join(self.described(one, places) for one in instructions) + "}"
+
+    def class_of(self, instruction: Instruction) -> KernelClass | None:
+        """None of what is no work, and of a library or a callback that nobody knows."""
+        opcode = instruction.opcode
+        if opcode == "fusion":
+            inside = (one for name in instruction.called for one in self.computations.get(name, ()))
+            found = {self.class_of(one) for one in inside}
+            return next((kind for kind in _STRONGEST_FIRST if kind in found), "traffic")
+        if opcode == "custom-call":
+            found_by_name = "product" if _PRODUCT_TARGETS.search(instruction.target) else class_of(instruction.target)
+            return None if found_by_name == "other" else found_by_name
+        if opcode in ("dot", "convolution", "ragged-dot"):
+            return "product"
+        if opcode.startswith((*_COLLECTIVES, "send", "recv")):
+            return "communication"
+        if opcode in _FREE or opcode in _CONTAINERS:
+            return None
+        return "layout" if opcode in _MOVES else "traffic"
+
+
+_COLLECTIVES = ("all-", "reduce-scatter", "collective-", "ragged-all-to-all")
+_PRODUCT_TARGETS = re.compile(r"(?i)gemm|matmul|conv|dot|fmha|cublas|cudnn|onednn")
+_MOVES = frozenset({"copy", "transpose", "slice", "concatenate", "pad", "reverse", "dynamic-slice", "copy-start"}) | {
+    "dynamic-update-slice",
+    "copy-done",
+}
+_FREE = frozenset({"parameter", "constant", "bitcast", "reshape", "tuple", "get-tuple-element"})
+_CONTAINERS = frozenset({"while", "call", "conditional", "async-start", "async-done", "async-update"})
+_STRONGEST_FIRST: tuple[KernelClass, ...] = ("product", "communication", "traffic", "layout")
+"""A fusion is what the first of these in it is."""
+
+
+def classes_of(programs: Iterable[str]) -> tuple[dict[str, KernelClass], set[str]]:
+    """Of all operations of these programs, by the names that the profiler gives them: on a GPU with `_` for each point;
+    and the names of those that only hold others."""
+    classes: dict[str, KernelClass] = {}
+    containers: set[str] = set()
+    for module in map(module_of, programs):
+        for name, instruction in module.by_name.items():
+            found = module.class_of(instruction)
+            if instruction.opcode in _CONTAINERS:
+                containers.add(name)
+            elif found is not None:
+                classes[name] = classes[re.sub(r"[.-]", "_", name)] = found
+    return classes, containers
 
 
 def module_of(text: str) -> Module:
@@ -376,7 +420,6 @@ class Executable:
         yield from _CHOICE.findall(self.module.text)
 
 
-_COLLECTIVES = ("all-", "reduce-scatter", "collective-", "ragged-all-to-all")
 _LIBRARIES = {r"fmha": "attention", r"conv": "convolution", r"norm": "norm", r"cublas|gemm|matmul": "product"}
 """Words of custom calls' targets."""
 _IS_PRODUCT = re.compile(r"conv|cublas|gemm|matmul")

@@ -36,6 +36,7 @@ from jax_runner.captured import (
     uses_of,
 )
 from jax_runner.graphs import of_rows
+from jax_runner.layers import patches_of
 from jax_runner.models.gpt import Positions
 from jax_runner.models.molpcba import CodeTable
 from jax_runner.weights import Params
@@ -285,12 +286,12 @@ OF_POSITIONS: dict[Form, OfSample] = {
 
 def gram_of_patches(module: nnx.Conv, image: jax.Array, gradient: jax.Array) -> jax.Array:
     """From [height, width, channels]."""
-    return gram(module, patches_of(module, image, gradient.shape), in_rows(gradient))
+    return gram(module, patches_in_rows(module, image), in_rows(gradient))
 
 
 def convolution_instantiated(module: nnx.Conv, image: jax.Array, gradient: jax.Array) -> jax.Array:
     """From [height, width, channels]."""
-    return instantiated(module, patches_of(module, image, gradient.shape), in_rows(gradient))
+    return instantiated(module, patches_in_rows(module, image), in_rows(gradient))
 
 
 def gram_of_pixels(module: nnx.Conv, image: jax.Array, gradient: jax.Array) -> jax.Array:
@@ -332,19 +333,10 @@ def squares_of(rows: jax.Array) -> jax.Array:
     return jnp.sum(in_float32(rows) ** 2, axis=range(1, rows.ndim))
 
 
-def patches_of(module: nnx.Conv, image: jax.Array, of_gradient: tuple[int, ...]) -> jax.Array:
-    """What the kernel sees at each position: [positions, window * channels].
-
-    Along the width first, then along the height: as many slices as the sum of the two, not as their product.
-    """
-    (above, beside), (down, right) = known_pair(module.padding), known_pair(module.strides)
-    padded = jnp.pad(image, ((above, above), (beside, beside), (0, 0)))
-    height, width, _ = of_gradient
-
-    columns = [padded[:, first : first + right * (width - 1) + 1 : right] for first in range(module.kernel_size[1])]
-    beside_each_other = jnp.stack(columns, axis=2)
-    rows = [beside_each_other[first : first + down * (height - 1) + 1 : down] for first in range(module.kernel_size[0])]
-    return jnp.stack(rows, axis=2).reshape(height * width, -1)
+def patches_in_rows(module: nnx.Conv, image: jax.Array) -> jax.Array:
+    """[positions, window * channels] from [height, width, channels]."""
+    padding = [(side, side) for side in known_pair(module.padding)]
+    return in_rows(patches_of(image, module.kernel_size, known_pair(module.strides), padding))
 
 
 def in_rows(image: jax.Array) -> jax.Array:

@@ -95,15 +95,24 @@ class Layers:
     """Every value is overwritten by load_initial_weights."""
 
     def conv(
-        self, channels_in: int, channels_out: int, size: int, stride: int = 1, groups: int = 1, *, bias: bool = False
+        self,
+        channels_in: int,
+        channels_out: int,
+        size: int,
+        stride: int = 1,
+        groups: int = 1,
+        *,
+        bias: bool = False,
+        padding: int | None = None,
     ) -> nnx.Conv:
-        """Padded by numbers, and the same on all sides: `SAME` is not symmetric with a stride."""
+        """Padded by numbers, half the window by default, and the same on all sides: `SAME` is not symmetric with a
+        stride."""
         return nnx.Conv(
             channels_in,
             channels_out,
             (size, size),
             strides=stride,
-            padding=size // 2,
+            padding=size // 2 if padding is None else padding,
             feature_group_count=groups,
             use_bias=bias,
             rngs=self.rngs,
@@ -132,8 +141,15 @@ class Layers:
 
     def layer_norm(self, features: int, epsilon: float) -> nnx.LayerNorm:
         """Statistics in float32 at least."""
-        dtypes = {name: dtype for name, dtype in self.dtypes.items() if name != "precision"}
-        return nnx.LayerNorm(features, epsilon=epsilon, rngs=self.rngs, **dtypes)
+        return nnx.LayerNorm(features, epsilon=epsilon, rngs=self.rngs, **self.without_precision)
+
+    def embed(self, count: int, features: int) -> nnx.Embed:
+        return nnx.Embed(count, features, rngs=self.rngs, **self.without_precision)
+
+    @property
+    def without_precision(self) -> dict[str, Any]:
+        """The dtypes of layers without a product."""
+        return {name: dtype for name, dtype in self.dtypes.items() if name != "precision"}
 
     def self_attention(self, features: int, heads: int) -> SelfAttention:
         return SelfAttention(features, heads, self.rngs, self.dtypes)
@@ -220,25 +236,37 @@ def product_of_patches(
     """A convolution without one: what the kernel sees at each position, times the kernel. Below vmap over models it is
     one batched product of matrices, where a convolution would have a group for each model.
 
-    Along the width first, then along the height: as many slices as the sum of the two, not as their product.
-
     Args:
         images: [batch, height, width, channels].
         kernel: [window height, window width, channels, channels out].
         strides: by height and width.
         padding: zeros before and after, by height and width.
     """
-    padded = jnp.pad(images, ((0, 0), *padding, (0, 0)))
+    patches = patches_of(images, kernel.shape[:2], strides, padding)
+    return jnp.dot(patches, kernel.reshape(-1, kernel.shape[-1]), precision=precision)
+
+
+def patches_of(
+    images: jax.Array, window: Sequence[int], strides: Sequence[int], padding: Sequence[tuple[int, int]]
+) -> jax.Array:
+    """What a kernel sees at each position: [..., height, width, channels] to [..., height, width, window * channels].
+
+    Along the width first, then along the height: as many slices as the sum of the two, not as their product.
+
+    Args:
+        window, strides: by height and width.
+        padding: zeros before and after, by height and width.
+    """
+    lead = images.shape[:-3]
+    padded = jnp.pad(images, (*((0, 0) for _ in lead), *padding, (0, 0)))
     down, right = strides
     height, width = (
-        (side - extent) // stride + 1
-        for side, extent, stride in zip(padded.shape[1:3], kernel.shape[:2], strides, strict=True)
+        (side - extent) // stride + 1 for side, extent, stride in zip(padded.shape[-3:-1], window, strides, strict=True)
     )
-    columns = [padded[:, :, first : first + right * (width - 1) + 1 : right] for first in range(kernel.shape[1])]
-    in_a_row = jnp.stack(columns, axis=3)
-    rows = [in_a_row[:, first : first + down * (height - 1) + 1 : down] for first in range(kernel.shape[0])]
-    patches = jnp.stack(rows, axis=3).reshape(*images.shape[:1], height, width, -1)
-    return jnp.dot(patches, kernel.reshape(-1, kernel.shape[-1]), precision=precision)
+    columns = [padded[..., first : first + right * (width - 1) + 1 : right, :] for first in range(window[1])]
+    in_a_row = jnp.stack(columns, axis=-2)
+    rows = [in_a_row[..., first : first + down * (height - 1) + 1 : down, :, :, :] for first in range(window[0])]
+    return jnp.stack(rows, axis=-3).reshape(*lead, height, width, -1)
 
 
 def use_taps(model: nnx.Module) -> int:

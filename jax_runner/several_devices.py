@@ -23,16 +23,14 @@ SPLIT = PartitionSpec(AXIS)
 """Along the first axis, in the order of the ranks and of the devices of each."""
 
 
-def details_of(session: Session[Any]) -> dict[str, Any]:
-    """How the devices were used, and which mode does the same on one of them, where this one has no meaning there."""
-    of_several = session.mode.run.process_per_node or session.mode.run.overlaps
-    return session.world.describe() | ({"one_device_mode": same_on_one(session)} if of_several else {})
-
-
-def same_on_one(session: Session[Any]) -> str:
-    """The plain mode of the same formulation."""
-    written = session.mode.written
-    return Mode(written=written, run=written.runs[0]).name
+def details_of_devices(session: Session[Any]) -> dict[str, Any]:
+    """How the devices were used, and which mode does the same on one of them, where this one has no meaning there: the
+    plain one of the same formulation."""
+    mode = session.mode
+    details: dict[str, Any] = session.world.describe()
+    if mode.run.process_per_node or mode.run.overlaps:
+        details |= {"one_device_mode": Mode(written=mode.written, run=mode.written.runs[0]).name}
+    return details
 
 
 def mesh() -> Mesh:

@@ -4,18 +4,17 @@ Of XLA's own kernels the compiled program says what is in them: a `fusion_3` may
 """
 
 import math
-import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.profiler import ProfileData
 
-from harness.results.kernel_names import class_of
 from harness.results.record import KernelClass
 from harness.results.timeline import Timeline, timeline_of
+from jax_runner.executable import classes_of
 
 _NS = 1e-9
 _LEVELS = {"python_tracer_level": 0, "host_tracer_level": 1}
@@ -106,80 +105,3 @@ def _programs(modules: set[str]) -> Iterator[str]:
     compiled = [module for executable in executables for module in executable.hlo_modules()]
     ran = [module for module in compiled if module.name in modules]
     yield from sorted((module.to_string() for module in ran or compiled), key=len)
-
-
-# What is in XLA's operations, by the text of the compiled program.
-
-_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>[\w.-]+) = (?:\(.*?\)|\S+) (?P<opcode>[a-z][\w-]*)\(")
-_COMPUTATION = re.compile(r"(?:ENTRY )?%?(?P<name>[\w.-]+) \(.*\{$")
-_TARGET = re.compile(r'custom_call_target="([^"]*)"')
-_PRODUCT_TARGETS = re.compile(r"(?i)gemm|matmul|conv|dot|fmha|cublas|cudnn|onednn")
-_MOVES = frozenset({"copy", "transpose", "slice", "concatenate", "pad", "reverse", "dynamic-slice", "copy-start"}) | {
-    "dynamic-update-slice",
-    "copy-done",
-}
-_FREE = frozenset({"parameter", "constant", "bitcast", "reshape", "tuple", "get-tuple-element"})
-_CONTAINERS = frozenset({"while", "call", "conditional", "async-start", "async-done", "async-update"})
-
-
-def classes_of(programs: Iterable[str]) -> tuple[dict[str, KernelClass], set[str]]:
-    """Of all operations of these programs, by the names that the profiler gives them: on a GPU with `_` for each point;
-    and the names of those that only hold others."""
-    classes: dict[str, KernelClass] = {}
-    containers: set[str] = set()
-    for text in programs:
-        computations = _computations(text)
-        for lines in computations.values():
-            for name, opcode, line in lines:
-                found = _class_of(opcode, line, computations)
-                if opcode in _CONTAINERS:
-                    containers.add(name)
-                elif found is not None:
-                    classes[name] = classes[re.sub(r"[.-]", "_", name)] = found
-    return classes, containers
-
-
-def _computations(text: str) -> Mapping[str, list[tuple[str, str, str]]]:
-    """By name: (name, opcode, line) of each instruction."""
-    found: dict[str, list[tuple[str, str, str]]] = {}
-    instructions: list[tuple[str, str, str]] = []
-    for line in text.splitlines():
-        if computation := _COMPUTATION.match(line):
-            instructions = found.setdefault(computation["name"], [])
-        elif instruction := _INSTRUCTION.match(line):
-            instructions.append((instruction["name"], instruction["opcode"], line))
-    return found
-
-
-def _class_of(opcode: str, line: str, computations: Mapping[str, list[tuple[str, str, str]]]) -> KernelClass | None:
-    """None of what is no work."""
-    if opcode == "fusion":
-        called = re.search(r"calls=%?([\w.-]+)", line)
-        inside = computations.get(called[1], []) if called else []
-        found = {_class_of(inner, text, computations) for _, inner, text in inside} - {None}
-        for kind in _STRONGEST_FIRST:
-            if kind in found:
-                return kind
-        return "traffic"
-    if opcode == "custom-call":
-        return _class_of_target(line)
-    if opcode in ("dot", "convolution", "ragged-dot"):
-        return "product"
-    if opcode.startswith(("all-", "collective-", "reduce-scatter", "ragged-all-to-all", "send", "recv")):
-        return "communication"
-    if opcode in _FREE or opcode in _CONTAINERS:
-        return None
-    return "layout" if opcode in _MOVES else "traffic"
-
-
-def _class_of_target(line: str) -> KernelClass | None:
-    """None of a library or a callback that nobody knows."""
-    target = _TARGET.search(line)
-    if target is None:
-        return None
-    found = "product" if _PRODUCT_TARGETS.search(target[1]) else class_of(target[1])
-    return None if found == "other" else found
-
-
-_STRONGEST_FIRST: tuple[KernelClass, ...] = ("product", "communication", "traffic", "layout")
-"""A fusion is what the first of these in it is."""

@@ -13,20 +13,19 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from harness.errors import ConfigError, Refused
+from harness.errors import ConfigError
 from harness.fake_gpu import calls as log
 from harness.fake_gpu.build import build, folder
 from harness.fake_gpu.calls import Call, Calls
 from harness.fake_gpu.environment import CARD, card_words, environment
-from harness.measure.ahead import Request, Tell, facts, serve
+from harness.measure.ahead import Request, Tell, facts, facts_or_reason, serve, session_of
 from harness.measure.clock import COLD_CALLS
-from harness.measure.process import builder, explain, make_session, require_whole_batch
+from harness.measure.process import builder
 from harness.plan import Measurement
 from harness.results.kernel_names import base_of, class_of
 from harness.results.program_facts import ProgramFacts, digest_of
@@ -54,24 +53,14 @@ ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 def facts_of(measurement: Measurement, card: Card) -> ProgramFacts:
     """In a process that has built nothing else. Raises nothing: what goes wrong is a fact."""
-    found: dict[str, Any] = {"outcome": "ok"}
     device = Device()
-    try:
-        found |= facts_of_step(measurement, device)
-    except Exception as error:
-        traceback.print_exc()
-        found["outcome"], found["reason"] = explain(error, device)
-    return facts(measurement, card, **found)
+    return facts_or_reason(measurement, card, device, partial(facts_of_step, measurement, device))
 
 
 def facts_of_step(measurement: Measurement, device: Device) -> dict[str, Any]:
     """As the job would build and warm it. Raises what keeps it from being built."""
-    if measurement.cell.devices > 1:
-        raise Refused(f"{measurement.cell.short_name} takes several GPUs, and programs are compiled ahead for one")
     calls = Calls()
-    device.set_up(measurement.variant.precision)
-    session = make_session(measurement, device)
-    require_whole_batch(session)
+    session = session_of(measurement, device)
     calls.reset()
     program = builder(measurement)(session)
     device.wait(program.state())

@@ -98,10 +98,9 @@ def capture_layers(problem: Problem, layers: Mapping[str, nn.Module], *, traced:
         losses = losses_of(inputs, targets)
         of_layers = [outputs[name] for name in layers]
         output_gradients = torch.autograd.grad(losses, of_layers, torch.ones_like(losses))
-        found = dict(layer_inputs), dict(zip(layers, output_gradients, strict=True))
+        seen, of_outputs = dict(layer_inputs), dict(zip(layers, output_gradients, strict=True))
         forget()
-        seen, of_outputs = (without_padding(captured, len(targets)) for captured in found)
-        return seen, of_outputs
+        return without_padding(seen, len(targets)), without_padding(of_outputs, len(targets))
 
     def loss_and_inputs(added: Tensors, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Tensors]:
         zeros.update(added)

@@ -1,4 +1,13 @@
-"""torch.compile and CUDA graphs: how a mode's step is run, and what it turns out to be."""
+"""torch.compile and CUDA graphs: how a mode's step is run, and what it turns out to be.
+
+eager           operator by operator
+compiled        as one torch.compile graph, forward and backward; each use case says of what
+max_autotune    the same, and Inductor tries several kernels for matrix products, for 1 x 1 convolutions and for the
+                others forward (not before release 2.13), and takes the fastest; cuDNN's are always tried
+graph: step     each of these with the whole step as one CUDA graph: a call is one replay
+graph: parts    mode="reduce-overhead": what is compiled is replayed as CUDA graphs; the rest of the step stays in
+                Python
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -100,8 +109,8 @@ def in_mode(function: Compilable, mode: Mode, device: torch.device, *, whole: bo
 
 def require_ability(mode: Mode, device: torch.device) -> None:
     """Raises Refused for a mode that this machine cannot run, or that would be another one here."""
-    if mode.graph != "none" or mode.run_as == "max_autotune":
-        require_gpu(mode.name, device)
+    if (mode.graph != "none" or mode.run_as == "max_autotune") and device.type != "cuda":
+        raise Refused(f"execution mode {mode.name} needs an NVIDIA GPU; PyTorch sees none here")
     if mode.run_as == "max_autotune":
         from torch._inductor.utils import is_big_gpu
 
@@ -110,11 +119,6 @@ def require_ability(mode: Mode, device: torch.device) -> None:
                 f"execution mode {mode.name} would be the compiled one on {torch.cuda.get_device_name(device)}: "
                 f"Inductor tries its templates on GPUs with 68 multiprocessors or more only"
             )
-
-
-def require_gpu(execution_mode: str, device: torch.device) -> None:
-    if device.type != "cuda":
-        raise Refused(f"execution mode {execution_mode} needs an NVIDIA GPU; PyTorch sees none here")
 
 
 def captured(step: Callable[[], Outputs], forget_gradients: Callable[[], None] = lambda: None) -> Callable[[], Outputs]:

@@ -11,7 +11,8 @@ Every formulation keeps its inputs in the layout that it computes in, so that a 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from harness.errors import Refused
+from harness.measure.use_cases.many_models import ProblemBase
 from harness.work.declared import Mode
 from harness.work.task_kinds import Inputs
 from torch_runner.compiler import in_mode
@@ -31,6 +33,7 @@ from torch_runner.task import Task, in_layout, samples_of
 
 Batches = Any
 """One tensor for all models, or a list of N: a formulation takes back what it has placed or drawn itself."""
+Axes = tuple[int, ...]
 Read = Callable[[Tensor], Tensor]
 MakeModel = Callable[[], nn.Module]
 PARALLEL_STREAMS = 32
@@ -58,10 +61,9 @@ class Formulation(Protocol):
     def place(self, inputs: Tensor, targets: Tensor) -> tuple[Batches, Batches]:
         """A batch [models, batch, ...] or [batch, ...] in this formulation's layout."""
 
-    def draw(
-        self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator
-    ) -> tuple[Batches, Batches]:
-        """A random batch, drawn on the generator's device in this formulation's layout."""
+    def draw(self, lead: Axes, shape: Axes, classes: int, generator: torch.Generator) -> tuple[Batches, Batches]:
+        """A random batch, drawn on the generator's device in this formulation's layout: normal inputs [*lead, *shape]
+        and targets [*lead]; `lead` is (models, batch), or (batch,) for all."""
 
 
 def make_formulation(
@@ -120,9 +122,8 @@ class SeparateModels:
         return [tree_map(as_channels_last, own) for own in samples_of(inputs)], list(targets)
 
     def draw(
-        self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator
+        self, lead: Axes, shape: Axes, classes: int, generator: torch.Generator
     ) -> tuple[list[Tensor], list[Tensor]]:
-        lead = (batch_size,) if self.shared else (len(self.models), batch_size)
         inputs = normal((*lead, *shape[1:], shape[0]), generator).movedim(-1, -len(shape))
         return self.place(inputs, labels_like(lead, classes, generator))
 
@@ -160,7 +161,38 @@ class StreamedModels(SeparateModels):
             main.wait_stream(stream)
 
 
-class StackedModels:
+class OneForAll(ABC):
+    """One function of parameters [models, ...]."""
+
+    def __init__(self, task: Task, count: int, shared: bool, parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
+        self.task, self.count, self.shared = task, count, shared
+        self.parameters = dict(parameters)
+
+    @abstractmethod
+    def outputs(self, inputs: Tensor) -> Tensor: ...
+
+    def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return mean_losses(self.task, self.outputs(inputs), targets, self.shared)
+
+    def stacked(self, read: Read) -> dict[str, Tensor]:
+        return {name: read(parameter) for name, parameter in self.parameters.items()}
+
+    @torch.no_grad()
+    def load(self, values: dict[str, Tensor]) -> None:
+        for name, parameter in self.parameters.items():
+            parameter.copy_(values[name])
+
+    def parameters_of_models(self) -> list[list[Tensor]]:
+        return [list(self.parameters.values())]
+
+    def draw(self, lead: Axes, shape: Axes, classes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return self.drawn_inputs(lead, shape, generator), labels_like(lead, classes, generator)
+
+    @abstractmethod
+    def drawn_inputs(self, lead: Axes, shape: Axes, generator: torch.Generator) -> Tensor: ...
+
+
+class StackedModels(OneForAll):
     """One module whose layers hold the weights of all models, as [models, ...].
 
     The model's own forward pass runs on them: what stands between its layers works on activations of all models side by
@@ -177,13 +209,13 @@ class StackedModels:
         *,
         dense: "type[BatchedLinear | GroupedConv1d]",
     ) -> None:
-        self.task, self.count, self.shared = task, count, shared
         model = make_model()
-        self.dense = all(isinstance(layer, nn.Linear) for layer in layers_of(model))
-        if dense is GroupedConv1d and not self.dense:
+        is_dense = all(isinstance(layer, nn.Linear) for layer in layers_of(model))
+        if dense is GroupedConv1d and not is_dense:
             raise Refused("execution mode grouped_conv1d is for models of dense layers only")
-        self.side_by_side = dense is GroupedConv1d or not self.dense
+        self.side_by_side = dense is GroupedConv1d or not is_dense
         self.model = replace_layers(model, lambda layer: stacked_layer(layer, count, dense)).to(device)
+        super().__init__(task, count, shared, self.model.named_parameters())
 
     def outputs(self, inputs: Tensor) -> Tensor:
         logits = self.model(inputs)
@@ -191,47 +223,25 @@ class StackedModels:
             return logits
         return logits.unflatten(1, (self.count, -1)).transpose(0, 1)
 
-    def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return mean_losses(self.task, self.outputs(inputs), targets, self.shared)
-
-    def stacked(self, read: Read) -> dict[str, Tensor]:
-        return {name: read(parameter) for name, parameter in self.model.named_parameters()}
-
-    @torch.no_grad()
-    def load(self, values: dict[str, Tensor]) -> None:
-        for name, parameter in self.model.named_parameters():
-            parameter.copy_(values[name])
-
-    def parameters_of_models(self) -> list[list[Tensor]]:
-        return [list(self.model.parameters())]
-
     def place(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         if (self.side_by_side or inputs.dim() > 3) and not self.shared:
             inputs = inputs.transpose(0, 1).flatten(1, 2)
         return inputs.contiguous(), targets
 
-    def draw(
-        self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        lead = (batch_size,) if self.shared else (self.count, batch_size)
-        if self.shared:
-            own = (batch_size, *shape)
-        elif self.side_by_side or len(shape) > 1:
-            own = (batch_size, self.count * shape[0], *shape[1:])
-        else:
-            own = (self.count, batch_size, *shape)
-        return normal(own, generator), labels_like(lead, classes, generator)
+    def drawn_inputs(self, lead: Axes, shape: Axes, generator: torch.Generator) -> Tensor:
+        if (self.side_by_side or len(shape) > 1) and not self.shared:
+            return normal((lead[-1], self.count * shape[0], *shape[1:]), generator)
+        return normal((*lead, *shape), generator)
 
 
-class PatchedModels(StackedModels):
-    """The same with every convolution as one batched matrix product of what its kernel sees at each position.
+class PatchedModels(OneForAll):
+    """One module with every convolution as one batched matrix product of what its kernel sees at each position.
 
     Matrix units take products of any shape, and a convolution with as many groups as models by channels that are few.
     What it costs is memory: a kernel of 3 x 3 sees each pixel nine times.
     """
 
     def __init__(self, make_model: MakeModel, task: Task, count: int, shared: bool, device: torch.device) -> None:
-        self.task, self.count, self.shared = task, count, shared
         model = make_model()
         first, *_ = layers_of(model)
         if not isinstance(first, nn.Conv2d):
@@ -240,6 +250,7 @@ class PatchedModels(StackedModels):
             )
         layers = {layer: patched_layer(layer, count, for_all=shared and layer is first) for layer in layers_of(model)}
         self.model = replace_layers(model, layers.__getitem__).to(device)
+        super().__init__(task, count, shared, self.model.named_parameters())
 
     def outputs(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.model(inputs)
@@ -248,21 +259,17 @@ class PatchedModels(StackedModels):
     def place(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return as_channels_last(inputs if self.shared else inputs.flatten(0, 1)), targets
 
-    def draw(
-        self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        lead = (batch_size,) if self.shared else (self.count, batch_size)
-        inputs = normal((math.prod(lead), *shape[1:], shape[0]), generator).movedim(-1, 1)
-        return inputs, labels_like(lead, classes, generator)
+    def drawn_inputs(self, lead: Axes, shape: Axes, generator: torch.Generator) -> Tensor:
+        return normal((math.prod(lead), *shape[1:], shape[0]), generator).movedim(-1, 1)
 
 
-class VmappedModels:
+class VmappedModels(OneForAll):
     """torch.func: one model's function, vmapped over its stacked parameters."""
 
     def __init__(self, make_model: MakeModel, task: Task, count: int, shared: bool, device: torch.device) -> None:
-        self.task, self.count, self.shared = task, count, shared
-        parameters, _ = stack_module_state([make_model() for _ in range(count)])
-        self.parameters = {name: nn.Parameter(value.detach().to(device)) for name, value in parameters.items()}
+        stacked, _ = stack_module_state([make_model() for _ in range(count)])
+        parameters = ((name, nn.Parameter(value.detach().to(device))) for name, value in stacked.items())
+        super().__init__(task, count, shared, parameters)
         self.model = make_model().to("meta")
         for_vmap(self.model)
 
@@ -270,48 +277,36 @@ class VmappedModels:
         in_dims = (0, None if self.shared else 0)
         return vmap(lambda own, x: functional_call(self.model, own, (x,)), in_dims)(self.parameters, inputs)
 
-    def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return mean_losses(self.task, self.outputs(inputs), targets, self.shared)
-
-    def stacked(self, read: Read) -> dict[str, Tensor]:
-        return {name: read(parameter) for name, parameter in self.parameters.items()}
-
-    @torch.no_grad()
-    def load(self, values: dict[str, Tensor]) -> None:
-        for name, parameter in self.parameters.items():
-            parameter.copy_(values[name])
-
-    def parameters_of_models(self) -> list[list[Tensor]]:
-        return [list(self.parameters.values())]
-
     def place(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return inputs, targets
 
-    def draw(
-        self, shape: tuple[int, ...], classes: int, batch_size: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        lead = (batch_size,) if self.shared else (self.count, batch_size)
-        return normal((*lead, *shape), generator), labels_like(lead, classes, generator)
+    def drawn_inputs(self, lead: Axes, shape: Axes, generator: torch.Generator) -> Tensor:
+        return normal((*lead, *shape), generator)
 
 
 # Layers
 
 
-class BatchedLinear(nn.Module):
-    """N dense layers as one batched matrix product (baddbmm)."""
+class StackedLayer(nn.Module):
+    """N layers of one kind: their weights and biases as [models, ...]."""
 
-    def __init__(self, layer: nn.Linear, count: int) -> None:
+    def __init__(self, layer: nn.Linear | nn.Conv2d, count: int) -> None:
         super().__init__()
-        self.count, self.in_features = count, layer.in_features
+        assert layer.bias is not None
+        self.count, self.width_in = count, layer.weight.shape[1]  # features or channels that one of them sees
         self.weight = nn.Parameter(layer.weight.new_zeros(count, *layer.weight.shape))
         self.bias = nn.Parameter(layer.bias.new_zeros(count, *layer.bias.shape))
+
+
+class BatchedLinear(StackedLayer):
+    """N dense layers as one batched matrix product (baddbmm)."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[models, batch, features], or side by side [batch, models * features], to [models, batch, features out].
 
         An input that all models share, [batch, features], takes one ordinary product with all weights side by side.
         """
-        if inputs.dim() == 2 and inputs.shape[1] == self.in_features:
+        if inputs.dim() == 2 and inputs.shape[1] == self.width_in:
             product = F.linear(inputs, self.weight.flatten(0, 1), self.bias.flatten())
             return product.unflatten(1, (self.count, -1)).transpose(0, 1)
         if inputs.dim() == 2:
@@ -326,19 +321,17 @@ class BatchedLinearOfSamples(BatchedLinear):
         return super().forward(inputs.unflatten(0, (self.count, -1))).flatten(0, 1)
 
 
-class BatchedConv2d(nn.Module):
+class BatchedConv2d(StackedLayer):
     """N convolutions as one batched matrix product of the patches that their kernels see."""
 
     def __init__(self, layer: nn.Conv2d, count: int, *, for_all: bool) -> None:
         """`for_all`: the layer sees a batch that all models share."""
-        super().__init__()
         if layer.groups != 1 or layer.padding_mode != "zeros" or layer.bias is None or layer.dilation != (1, 1):
             raise Refused(f"execution mode patches knows plain convolutions with a bias, not {layer}")
         assert not isinstance(layer.padding, str)
-        self.count, self.for_all = count, for_all
+        super().__init__(layer, count)
+        self.for_all = for_all
         self.window, self.stride, self.padding = layer.kernel_size, layer.stride, layer.padding
-        self.weight = nn.Parameter(layer.weight.new_zeros(count, *layer.weight.shape))
-        self.bias = nn.Parameter(layer.bias.new_zeros(count, *layer.bias.shape))
 
     def forward(self, images: Tensor) -> Tensor:
         """[models * batch, channels, height, width], or [batch, channels, ...] for all models, to the first; both
@@ -368,37 +361,28 @@ class BatchedConv2d(nn.Module):
         return torch.stack(rows, 3).flatten(3)
 
 
-class GroupedConv1d(nn.Module):
+class GroupedConv1d(StackedLayer):
     """N dense layers as one convolution with a kernel of 1 and N groups."""
-
-    def __init__(self, layer: nn.Linear, count: int) -> None:
-        super().__init__()
-        self.count, self.in_features = count, layer.in_features
-        self.weight = nn.Parameter(layer.weight.new_zeros(count, *layer.weight.shape))
-        self.bias = nn.Parameter(layer.bias.new_zeros(count, *layer.bias.shape))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[batch, models * features], or [batch, features] for all models, to [batch, models * features out]."""
-        groups = 1 if inputs.shape[1] == self.in_features else self.count
+        groups = 1 if inputs.shape[1] == self.width_in else self.count
         weight = self.weight.flatten(0, 1).unsqueeze(2)
         return F.conv1d(inputs.unsqueeze(2), weight, self.bias.flatten(), groups=groups).squeeze(2)
 
 
-class GroupedConv2d(nn.Module):
+class GroupedConv2d(StackedLayer):
     """N convolutions as one with N groups."""
 
     def __init__(self, layer: nn.Conv2d, count: int) -> None:
-        super().__init__()
         if layer.groups != 1 or layer.padding_mode != "zeros" or layer.bias is None:
             raise Refused(f"execution mode batched knows plain convolutions with a bias, not {layer}")
-        self.count, self.in_channels = count, layer.in_channels
+        super().__init__(layer, count)
         self.window: dict[str, Any] = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
-        self.weight = nn.Parameter(layer.weight.new_zeros(count, *layer.weight.shape))
-        self.bias = nn.Parameter(layer.bias.new_zeros(count, *layer.bias.shape))
 
     def forward(self, images: Tensor) -> Tensor:
         """[batch, models * channels, height, width], or [batch, channels, ...] for all models, to the first layout."""
-        groups = 1 if images.shape[1] == self.in_channels else self.count
+        groups = 1 if images.shape[1] == self.width_in else self.count
         return F.conv2d(images, self.weight.flatten(0, 1), self.bias.flatten(), groups=groups, **self.window)
 
 
@@ -536,16 +520,14 @@ class Sgd(torch.optim.SGD):
             state["momentum_buffer"].zero_()
 
 
-def make_optimizer(
-    formulation: Formulation, rates: Sequence[float], momentum: float, *, separate: bool, mode: Mode
-) -> Sgd | StackedSgd:
+def make_optimizer(formulation: Formulation, problem: ProblemBase, mode: Mode) -> Sgd | StackedSgd:
     """One fused kernel for all parameters where all models share a rate."""
-    of_models = formulation.parameters_of_models()
-    if not separate:
+    of_models, rates = formulation.parameters_of_models(), problem.rates.tolist()
+    if not problem.separate_rates:
         everything = [parameter for parameters in of_models for parameter in parameters]
-        return Sgd([everything], [rates[0]], momentum)
+        return Sgd([everything], [rates[0]], problem.momentum)
     if len(of_models) == len(rates):
-        return Sgd(of_models, list(rates), momentum)
+        return Sgd(of_models, rates, problem.momentum)
     (parameters,) = of_models
     on_device = torch.tensor(rates, dtype=parameters[0].dtype, device=parameters[0].device)
-    return StackedSgd(parameters, on_device, momentum, mode)
+    return StackedSgd(parameters, on_device, problem.momentum, mode)

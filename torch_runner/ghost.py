@@ -8,7 +8,7 @@ whose samples are scaled by their clip factors (book-keeping: Bu et al. 2022, ar
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ def ghost(problem: Problem, output: str, clip_norm: float, *, traced: bool) -> F
         Refused: the model has a layer, or a use of one, whose norms are not known here.
     """
     limits = TRACED_SLICE_BYTES if traced else SLICE_BYTES
-    layers = [replace(layer, slice_bytes=limits[problem.device.type]) for layer in layers_of(problem)]
+    layers = layers_of(problem, limits[problem.device.type])
     capture = capture_layers(problem, {layer.name: layer.module for layer in layers}, traced=traced)
 
     def compute(inputs: Inputs, targets: Tensor) -> Tensors:
@@ -104,7 +104,7 @@ def choices(problem: Problem) -> list[str]:
 # Layers
 
 
-def layers_of(problem: Problem) -> list[Layer]:
+def layers_of(problem: Problem, slice_bytes: int = 0) -> list[Layer]:
     """All modules with parameters of their own, in the order of their use. Runs the model for one sample, for the
     shapes.
 
@@ -127,7 +127,7 @@ def layers_of(problem: Problem) -> list[Layer]:
             if name in layers:
                 raise Refused(f"the formulation ghost knows no layer that is used twice, as {name} is")
             form = form_of(module, arguments[0], output, problem.task.room)
-            layers[name] = Layer(name, module, form, slice_bytes=0)
+            layers[name] = Layer(name, module, form, slice_bytes)
 
         return hook
 

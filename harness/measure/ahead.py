@@ -4,14 +4,17 @@ of its measurements as soon as it is known, in a line of JSON, and everything el
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ValidationError
 
-from harness.errors import ConfigError, ProjectError
+from harness.errors import ConfigError, ProjectError, Refused
 from harness.files import in_words
+from harness.measure.process import explain, make_session, require_whole_batch
+from harness.measure.program import D, Device, Session
 from harness.plan import Frozen, Measurement
 from harness.results.program_facts import ProgramFacts
 from harness.work.cards import Card
@@ -45,6 +48,29 @@ def facts(measurement: Measurement, card: Card, **found: Any) -> ProgramFacts:
         variant=measurement.variant,
         **found,
     )
+
+
+def session_of(measurement: Measurement, device: D) -> Session[D]:
+    """As the job would make it. Raises what keeps it from being made."""
+    if measurement.cell.devices > 1:
+        raise Refused(f"{measurement.cell.short_name} takes several GPUs, and programs are compiled ahead for one")
+    device.set_up(measurement.variant.precision)
+    session = make_session(measurement, device)
+    require_whole_batch(session)
+    return session
+
+
+def facts_or_reason(
+    measurement: Measurement, card: Card, device: Device, find: Callable[[], dict[str, Any]]
+) -> ProgramFacts:
+    """`find`: what `facts` takes of a program. Raises nothing: what goes wrong is a fact."""
+    try:
+        found = {"outcome": "ok", **find()}
+    except Exception as error:
+        traceback.print_exc()
+        outcome, reason = explain(error, device)
+        found = {"outcome": outcome, "reason": reason}
+    return facts(measurement, card, **found)
 
 
 def serve(answer: Callable[[Request, Tell], int]) -> int:

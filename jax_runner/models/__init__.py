@@ -10,6 +10,7 @@ from flax import nnx
 from harness.measure.program import Session
 from jax_runner.layers import SelfAttention, cudnn_attention
 from jax_runner.models.gpt import CausalSelfAttention
+from jax_runner.task import Task
 
 
 def make_model(session: Session[Any], dtypes: dict[str, Any]) -> nnx.Module:
@@ -37,8 +38,13 @@ def without_values(build: Callable[[], nnx.Module], dtype: Any) -> nnx.Module:
     return nnx.eval_shape(in_one_dtype)
 
 
+def details_of(model: nnx.Module, task: Task) -> dict[str, Any]:
+    """For the record: of the task, and what computes the attention and the sums over rows, where there are any."""
+    return {**task.details, **attention_of(model), **aggregation_of(model)}
+
+
 def attention_of(model: nnx.Module) -> dict[str, str]:
-    """For the record: what computes the attention; empty where the model has none."""
+    """What computes the attention; empty where the model has none."""
     layers = [
         module for _, module in nnx.iter_modules(model) if isinstance(module, SelfAttention | CausalSelfAttention)
     ]
@@ -46,7 +52,7 @@ def attention_of(model: nnx.Module) -> dict[str, str]:
 
 
 def aggregation_of(model: nnx.Module) -> dict[str, str]:
-    """For the record: what sums over sorted rows, such as a node's edges; empty where the model has no such sums. Over
+    """What sums over sorted rows, such as a node's edges; empty where the model has no such sums. Over
     rows that are not sorted it is `scatter`."""
     layers = [module.sorted_sums for _, module in nnx.iter_modules(model) if hasattr(module, "sorted_sums")]
     return {"aggregation": "sorted_scatter" if layers[0] else "scatter"} if layers else {}

@@ -23,14 +23,10 @@ class Cnn(nnx.Module):
     """
 
     def __init__(self, dtypes: dict[str, Any]) -> None:
-        rngs = nnx.Rngs(0)  # every value is overwritten by load_initial_weights
+        layers = Layers(dtypes)
         self.relu: Function = nnx.relu
         for number, (channels_in, channels_out) in enumerate(pairwise(WIDTHS), start=1):
-            setattr(
-                self,
-                f"conv{number}",
-                nnx.Conv(channels_in, channels_out, (3, 3), padding=1, rngs=rngs, **dtypes),
-            )
+            setattr(self, f"conv{number}", layers.conv(channels_in, channels_out, 3, bias=True))
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Normalised images [batch, 32, 32, 3] to logits [batch, 10]."""

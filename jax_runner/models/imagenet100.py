@@ -279,9 +279,7 @@ class VisionTransformer(nnx.Module):
         hidden: int = 3072,
     ) -> None:
         layers = Layers(dtypes)
-        self.conv_proj = nnx.Conv(
-            3, features, (PATCH, PATCH), strides=PATCH, padding=0, rngs=layers.rngs, **layers.dtypes
-        )
+        self.conv_proj = layers.conv(3, features, PATCH, PATCH, bias=True, padding=0)
         self.class_token = layers.zeros(1, 1, features)
         self.encoder = Encoder((image_size // PATCH) ** 2 + 1, depth, features, heads, hidden, layers)
         self.heads = nnx.Dict({"head": layers.linear(features, classes)})

@@ -6,6 +6,7 @@ import jax
 from flax import nnx
 from jax import numpy as jnp
 
+from jax_runner.layers import Layers
 from jax_runner.models.pooling import max_pool
 
 
@@ -18,11 +19,11 @@ class Cnn(nnx.Module):
     FLATTENED: ClassVar = {"fc1": (32, 4, 4)}
 
     def __init__(self, dtypes: dict[str, Any]) -> None:
-        rngs = nnx.Rngs(0)  # every value is overwritten by load_initial_weights
-        self.conv1 = nnx.Conv(1, 16, (8, 8), strides=2, padding=3, rngs=rngs, **dtypes)
-        self.conv2 = nnx.Conv(16, 32, (4, 4), strides=2, padding=0, rngs=rngs, **dtypes)
-        self.fc1 = nnx.Linear(512, 32, rngs=rngs, **dtypes)
-        self.fc2 = nnx.Linear(32, 10, rngs=rngs, **dtypes)
+        layers = Layers(dtypes)
+        self.conv1 = layers.conv(1, 16, 8, 2, bias=True, padding=3)
+        self.conv2 = layers.conv(16, 32, 4, 2, bias=True, padding=0)
+        self.fc1 = layers.linear(512, 32)
+        self.fc2 = layers.linear(32, 10)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Normalised images [batch, 28, 28, 1] to logits [batch, 10]."""

@@ -9,14 +9,14 @@ import jax
 from flax import nnx
 
 from harness.work.benchmarks.synthetic import Sizes
+from jax_runner.layers import Layers
 
 
 class Linear(nnx.Module):
     """One dense layer."""
 
     def __init__(self, sizes: Sizes, dtypes: dict[str, Any]) -> None:
-        rngs = nnx.Rngs(0)  # every value is overwritten by load_initial_weights
-        self.fc = nnx.Linear(sizes.in_features, sizes.out_features, rngs=rngs, **dtypes)
+        self.fc = Layers(dtypes).linear(sizes.in_features, sizes.out_features)
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """[batch, features] to logits [batch, classes]."""
@@ -27,8 +27,7 @@ class Conv2d(nnx.Module):
     """One 3 x 3 convolution, ReLU, and the mean over space."""
 
     def __init__(self, sizes: Sizes, dtypes: dict[str, Any]) -> None:
-        rngs = nnx.Rngs(0)  # every value is overwritten by load_initial_weights
-        self.conv = nnx.Conv(sizes.channels, sizes.hidden_channels, (3, 3), padding=1, rngs=rngs, **dtypes)
+        self.conv = Layers(dtypes).conv(sizes.channels, sizes.hidden_channels, 3, bias=True)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """[batch, height, width, channels] to logits [batch, classes]."""
@@ -39,11 +38,11 @@ class Mlp(nnx.Module):
     """Four dense layers."""
 
     def __init__(self, sizes: Sizes, dtypes: dict[str, Any]) -> None:
-        rngs = nnx.Rngs(0)  # every value is overwritten by load_initial_weights
-        self.fc1 = nnx.Linear(sizes.in_features, sizes.hidden_features, rngs=rngs, **dtypes)
-        self.fc2 = nnx.Linear(sizes.hidden_features, sizes.hidden_features, rngs=rngs, **dtypes)
-        self.fc3 = nnx.Linear(sizes.hidden_features, sizes.hidden_features, rngs=rngs, **dtypes)
-        self.fc4 = nnx.Linear(sizes.hidden_features, sizes.out_features, rngs=rngs, **dtypes)
+        layers = Layers(dtypes)
+        self.fc1 = layers.linear(sizes.in_features, sizes.hidden_features)
+        self.fc2 = layers.linear(sizes.hidden_features, sizes.hidden_features)
+        self.fc3 = layers.linear(sizes.hidden_features, sizes.hidden_features)
+        self.fc4 = layers.linear(sizes.hidden_features, sizes.out_features)
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """[batch, features] to logits [batch, classes]."""
@@ -57,12 +56,11 @@ class ConvNet(nnx.Module):
     """Four 3 x 3 convolutions, the second and third of stride 2, and the mean over space."""
 
     def __init__(self, sizes: Sizes, dtypes: dict[str, Any]) -> None:
-        rngs = nnx.Rngs(0)  # every value is overwritten by load_initial_weights
-        inner = sizes.hidden_channels
-        self.conv1 = nnx.Conv(sizes.channels, inner, (3, 3), padding=1, rngs=rngs, **dtypes)
-        self.conv2 = nnx.Conv(inner, inner, (3, 3), strides=2, padding=1, rngs=rngs, **dtypes)
-        self.conv3 = nnx.Conv(inner, inner, (3, 3), strides=2, padding=1, rngs=rngs, **dtypes)
-        self.conv4 = nnx.Conv(inner, sizes.classes, (3, 3), padding=1, rngs=rngs, **dtypes)
+        layers, inner = Layers(dtypes), sizes.hidden_channels
+        self.conv1 = layers.conv(sizes.channels, inner, 3, bias=True)
+        self.conv2 = layers.conv(inner, inner, 3, 2, bias=True)
+        self.conv3 = layers.conv(inner, inner, 3, 2, bias=True)
+        self.conv4 = layers.conv(inner, sizes.classes, 3, bias=True)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """[batch, height, width, channels] to logits [batch, classes]."""

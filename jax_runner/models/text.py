@@ -7,6 +7,7 @@ from flax import nnx
 from jax import numpy as jnp
 
 from harness.work.benchmarks.text import CONTEXT, FEATURES, HIDDEN, VOCABULARY
+from jax_runner.layers import Layers
 
 
 class Mlp(nnx.Module):
@@ -16,11 +17,10 @@ class Mlp(nnx.Module):
     """
 
     def __init__(self, dtypes: dict[str, Any]) -> None:
-        rngs = nnx.Rngs(0)  # every value is overwritten by load_initial_weights
-        of_embedding = {name: dtype for name, dtype in dtypes.items() if name != "precision"}
-        self.embed = nnx.Embed(VOCABULARY, FEATURES, rngs=rngs, **of_embedding)
-        self.hidden = nnx.Linear(CONTEXT * FEATURES, HIDDEN, rngs=rngs, **dtypes)
-        self.output = nnx.Linear(HIDDEN, VOCABULARY, rngs=rngs, **dtypes)
+        layers = Layers(dtypes)
+        self.embed = layers.embed(VOCABULARY, FEATURES)
+        self.hidden = layers.linear(CONTEXT * FEATURES, HIDDEN)
+        self.output = layers.linear(HIDDEN, VOCABULARY)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Tokens [batch, positions] to logits [batch, positions, VOCABULARY]; zeros are before the first token."""

@@ -23,7 +23,7 @@ from jax_runner.compiler import FREE, LaidOutByXla, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, HALF, Device, model_dtypes
 from jax_runner.folding import without_batch_norm
 from jax_runner.layers import write_as
-from jax_runner.models import aggregation_of, attention_of, make_model
+from jax_runner.models import details_of, make_model
 from jax_runner.task import make_task
 from jax_runner.weights import Params, arrays_of, load_weights, parameter_count, store_as
 
@@ -48,8 +48,7 @@ class Inference(LaidOutByXla, InferenceBase):
         model = self.make_model(dtypes)
         self.graphdef, self.weights = nnx.graphdef(model), arrays_of(model)
         self.units = self.task.units
-        self.details = {**details_of_compiler(mode, session.device), **self.task.details, **attention_of(model)}
-        self.details |= {**aggregation_of(model), **self.host_memory}
+        self.details = details_of_compiler(mode, session.device) | details_of(model, self.task) | self.host_memory
         self.count = jax.device_put(jnp.zeros((), jnp.int32), self.device)
         self.prepare = jax.jit(self._prepare)
         self.settle()

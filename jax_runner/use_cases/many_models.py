@@ -90,7 +90,7 @@ class ManyModels(OneProgram, ManyModelsBase):
         )
         one_by_one = self.over_models(problem.step, (PER_MODEL, rate_axis, self.batch_axis, self.batch_axis))
         step = self._step_together if self.together else one_by_one
-        self.compute_step = jitted(step, session.mode, session.device, donate_argnums=0)
+        self.compute = jitted(step, session.mode, session.device, donate_argnums=0)
         self.compute_forward = jitted(self.forward_all, session.mode, session.device)
         self.compute_backward = jitted(self._backward, session.mode, session.device)
         self.compute_optimize = jitted(self.optimize_all, session.mode, session.device, donate_argnums=0)
@@ -104,7 +104,7 @@ class ManyModels(OneProgram, ManyModelsBase):
 
     def step(self) -> tuple[Arrays, Arrays]:
         """All of it in one program; the new state, and the losses of all models before the step."""
-        self.models, losses = self.compute_step(self.models, self.rates, self.inputs, self.targets)
+        self.models, losses = self.compute(self.models, self.rates, self.inputs, self.targets)
         return self.models, losses
 
     def state(self) -> Arrays:
@@ -122,15 +122,13 @@ class ManyModels(OneProgram, ManyModelsBase):
         inputs, targets = self.problem.check_batch()
         with jax.enable_x64(True):
             problem = Problem(self.session, FLOAT64)
-            inputs = in_float64(inputs)
-            inputs_of_models = [inputs] * problem.count if problem.shared else samples_of(inputs)
+            own_batches = zip(problem.of_models(in_float64(inputs)), problem.of_models(targets), strict=True)
             step = jax.jit(problem.step)
-            for index, initial in enumerate(problem.initial_weights()):
-                own = inputs_of_models[index], targets if problem.shared else targets[index]
+            for initial, rate, own in zip(problem.initial_weights(), problem.rates, own_batches, strict=True):
                 state = problem.initial_state(initial)
                 of_steps = []
                 for _ in range(CHECK_STEPS):
-                    state, loss = step(state, problem.rates[index], *own)
+                    state, loss = step(state, rate, *own)
                     of_steps.append(float(loss))
                 updates = jax.tree.map(jnp.subtract, state.params, initial)
                 courses.append((of_steps, to_neutral(updates, flattened_of(problem.model))))
@@ -151,12 +149,10 @@ class ManyModels(OneProgram, ManyModelsBase):
         return [("forward", self.forward), ("backward", self.backward), ("optimizer", self.optimize)]
 
     def model_inputs(self) -> Inputs:
-        inputs = jax.eval_shape(lambda: self.problem.check_batch()[0])
-        return inputs if self.problem.shared else jax.eval_shape(lambda stacked: samples_of(stacked)[0], inputs)
+        return jax.eval_shape(lambda: self.problem.of_models(self.problem.check_batch()[0])[0])
 
-    def lowered(self) -> jax.stages.Lowered:
-        lowered: jax.stages.Lowered = self.compute_step.lower(self.models, self.rates, self.inputs, self.targets)
-        return lowered
+    def arguments(self) -> tuple[Arrays, ...]:
+        return self.models, self.rates, self.inputs, self.targets
 
     def first_step(self) -> Neutral:
         problem = self.problem
@@ -242,18 +238,15 @@ class ForwardOnly(ForwardOnlyBase, ManyModels):
         inputs, _ = self.problem.check_batch()
         with jax.enable_x64(True):
             problem = Problem(self.session, FLOAT64)
-            inputs = in_float64(inputs)
-            inputs_of_models = [inputs] * problem.count if problem.shared else samples_of(inputs)
             apply = jax.jit(problem.apply)
             outputs = [
                 np.asarray(apply(params, own), np.float64)
-                for params, own in zip(problem.initial_weights(), inputs_of_models, strict=True)
+                for params, own in zip(problem.initial_weights(), problem.of_models(in_float64(inputs)), strict=True)
             ]
         return np.stack(outputs)
 
-    def lowered(self) -> jax.stages.Lowered:
-        lowered: jax.stages.Lowered = self.compute.lower(self.count, self.params(), self.inputs)
-        return lowered
+    def arguments(self) -> tuple[Arrays, ...]:
+        return self.count, self.params(), self.inputs
 
     def reset(self) -> None:
         """Initial weights, and no optimizer."""
@@ -283,6 +276,10 @@ class Problem(ProblemBase):
         for index in range(self.count):
             load_initial_weights(self.model, model_seed(self.seed, index), self.session.model.initial_weight)
             yield jax.tree.map(jnp.copy, arrays_of(self.model))
+
+    def of_models(self, batch: Inputs) -> list[Any]:
+        """Of each model, its own part of inputs or targets, or all of what they share."""
+        return [batch] * self.count if self.shared else samples_of(batch)
 
     def check_batch(self) -> tuple[Inputs, jax.Array]:
         """Inputs and targets."""

@@ -32,11 +32,11 @@ from jax_runner.compiler import OneProgram, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.ghost import choices, ghost
 from jax_runner.layers import convolutions_of
-from jax_runner.models import aggregation_of, attention_of, make_model
+from jax_runner.models import details_of, make_model
 from jax_runner.several_devices import (
     REPLICATED,
     SPLIT,
-    details_of,
+    details_of_devices,
     global_arrays,
     mean_over_devices,
     on_every_device,
@@ -71,11 +71,11 @@ class PerSampleGradients(OneProgram, PerSampleGradientsBase):
         super().__init__(session, joined=joined)
         self.problem = Problem(session, model_dtypes(session.measurement.variant.precision))
         self.parameter_count = parameter_count(self.problem.model)
-        self.details = details_of_compiler(session.mode, session.device) | attention_of(self.problem.model)
-        self.details |= {} if session.is_alone else details_of(session)
-        self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
         self.units = self.problem.task.units
-        self.details |= {**self.problem.task.details, **aggregation_of(self.problem.model)}
+        self.details = details_of_compiler(session.mode, session.device)
+        self.details |= details_of(self.problem.model, self.problem.task)
+        self.details |= {} if session.is_alone else details_of_devices(session)
+        self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
         local = make_function(self.problem, session.mode, self.output, self.settings)
         function = local if session.is_alone else on_all_parts(local, self.output, joined=joined)
         self.compute = jitted(with_counter(function), session.mode, session.device)
@@ -107,9 +107,8 @@ class PerSampleGradients(OneProgram, PerSampleGradientsBase):
     def model_inputs(self) -> Inputs:
         return jax.eval_shape(lambda: self.problem.batch(self.rows)[0])
 
-    def lowered(self) -> jax.stages.Lowered:
-        lowered: jax.stages.Lowered = self.compute.lower(self.count, self.params, *self.batch)
-        return lowered
+    def arguments(self) -> tuple[Any, ...]:
+        return self.count, self.params, *self.batch
 
     def forward(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         inputs, targets = self.problem.batch(rows)

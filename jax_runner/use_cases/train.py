@@ -39,13 +39,13 @@ from jax_runner.augment import augmented
 from jax_runner.compiler import FREE, LaidOutByXla, details_of_compiler, jitted
 from jax_runner.device import FLOAT64, Device, model_dtypes
 from jax_runner.layers import keep_outputs_of_relu, write_as
-from jax_runner.models import aggregation_of, attention_of, make_model
+from jax_runner.models import details_of, make_model
 from jax_runner.optimizer import first_gradients, make_optimizer, moments
 from jax_runner.several_devices import (
     AXIS,
     REPLICATED,
     SPLIT,
-    details_of,
+    details_of_devices,
     everywhere,
     gathered,
     global_arrays,
@@ -111,14 +111,9 @@ class Training(LaidOutByXla, TrainingBase):
         require_several_steps(self)
         self.parameter_count = parameter_count(self.model)
         self.units = self.problem.task.units
-        self.details = {
-            **details_of_compiler(session.mode, session.device),
-            **self.problem.task.details,
-            **attention_of(self.model),
-            **aggregation_of(self.model),
-        }
+        self.details = details_of_compiler(session.mode, session.device) | details_of(self.model, self.problem.task)
         if not session.is_alone:
-            self.details |= {"batch_norm": "local", **details_of(session)}
+            self.details |= {"batch_norm": "local", **details_of_devices(session)}
         self.use(make_train_step(self, self.steps_per_call))
         self.data = place_data(*self.first_samples(), session.dataset.shared, self.world, chunked=not self.is_resident)
         self.current = self.initial_state()
@@ -221,9 +216,9 @@ class Training(LaidOutByXla, TrainingBase):
         return outputs[1]
 
     def losses(self, kept: list[jax.Array]) -> NDArray[np.floating[Any]]:
-        """Of several devices of this process, their means."""
-        of_calls = [np.atleast_1d(mean_of_own_devices(own_part(loss), self.world)) for loss in kept]
-        return np.concatenate(of_calls)
+        """Of several devices of this process, which each have an entry along the first axis, their means."""
+        own = [own_part(loss) for loss in kept]
+        return np.concatenate([np.atleast_1d(loss if self.session.is_alone else loss.mean(0)) for loss in own])
 
     def evaluator(self) -> Callable[[dict[str, NDArray[Any]]], tuple[Any, NDArray[Any], NDArray[Any]]]:
         state = self.own_state()
@@ -459,8 +454,3 @@ def with_device_axis(state: TrainState) -> TrainState:
 
 def without_device_axis(state: TrainState) -> TrainState:
     return state._replace(batch_stats=jax.tree.map(lambda leaf: leaf[0], state.batch_stats))
-
-
-def mean_of_own_devices(loss: NDArray[Any], world: World) -> NDArray[Any]:
-    """Of several devices, a loss has one entry for each along its first axis."""
-    return loss if world.device_count == 1 else loss.mean(0)

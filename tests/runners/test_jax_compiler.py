@@ -16,6 +16,7 @@ from harness.work.declared import JIT, Formulation, Mode, Run, use_case, use_cas
 from jax_runner import compiler
 from jax_runner.compiler import compiler_options, jitted, outside_of_graphs, witness_of_graphs
 from jax_runner.device import Device
+from jax_runner.executable import thunks_of
 from tests.made.sessions import build, make_session
 
 MODES = {(name, mode.name): mode for name in use_case_names() for mode in use_case(name).modes["jax"]}
@@ -156,7 +157,7 @@ body:
 
 
 def test_what_is_outside_of_graphs_is_counted() -> None:
-    assert outside_of_graphs(DUMP.splitlines()) == {
+    assert outside_of_graphs(thunks_of(DUMP)) == {
         "kCommandBuffer": 2,
         "kConvolution": 1,
         "kWhile": 1,
@@ -164,8 +165,8 @@ def test_what_is_outside_of_graphs_is_counted() -> None:
         "kGemm": 1,
         "kCopy": 1,
     }
-    assert outside_of_graphs(["kGemm\tof an older release", "  kKernel\tx"]) == {"kGemm": 1, "kKernel": 1}
-    assert outside_of_graphs(["No thunks."]) == {}
+    assert outside_of_graphs(thunks_of("kGemm\tof an older release\n  kKernel\tx")) == {"kGemm": 1, "kKernel": 1}
+    assert outside_of_graphs(thunks_of("No thunks.")) == {}
 
 
 @pytest.fixture

@@ -221,7 +221,7 @@ ENTRY %main (a: f32[8,4], b: f32[4,2]) -> f32[2,8] {
 
 
 def test_the_compiled_program_tells_what_a_fusion_holds() -> None:
-    from jax_runner.trace import classes_of
+    from jax_runner.executable import classes_of
 
     classes, containers = classes_of([PROGRAM])
     wanted = {
@@ -247,7 +247,7 @@ def test_a_loop_is_a_container_however_much_it_carries(count: int) -> None:
     import jax
     from jax import numpy as jnp
 
-    from jax_runner.trace import classes_of
+    from jax_runner.executable import classes_of
 
     def looped(*carried: Any) -> Any:
         return jax.lax.fori_loop(0, 10, lambda _, arrays: tuple(jnp.tanh(array @ array) for array in arrays), carried)

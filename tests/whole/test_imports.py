@@ -244,7 +244,6 @@ WITHOUT_COUNTERPART = {
     "torch_runner/optimizer.py: reset_optimizer": "JAX makes a new state; a CUDA graph keeps PyTorch's in its place",
     "torch_runner/task.py: in_layout": "XLA lays out images",
     "torch_runner/task.py: to_device": "JAX takes numpy's arrays",
-    "jax_runner/trace.py: classes_of": "XLA's programs say what is in a kernel; Inductor's kernels are named after it",
     "jax_runner/weights.py: Params": "PyTorch's parameters are the module's own, in the neutral layout",
     "jax_runner/weights.py: Path": "see Params",
     "jax_runner/weights.py: arrays_of": "see Params",

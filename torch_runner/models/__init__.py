@@ -12,8 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from harness.errors import Refused
 from harness.measure.program import Session
 from harness.work.applies import require_layers
+from torch_runner.device import Device, compute_dtype
 from torch_runner.graphs import use_scatter_sums
 from torch_runner.models.gpt import CausalSelfAttention
+from torch_runner.task import Task
 
 ATTENTION = (nn.MultiheadAttention, CausalSelfAttention)
 KERNELS = {
@@ -65,8 +67,16 @@ def with_attention(formulation: str) -> AbstractContextManager[Any]:
     return sdpa_kernel(KERNELS[formulation]) if formulation in KERNELS else nullcontext()
 
 
+def details_of(model: nn.Module, task: Task, session: Session[Device]) -> dict[str, Any]:
+    """For the record: of the task, and what computes the attention and the sums over rows, where there are any. Raises
+    Refused, as `attention_of`."""
+    dtype = compute_dtype(session.measurement.variant.precision)
+    attention = attention_of(model, session.mode.formulation, dtype, session.device.device)
+    return {**task.details, **attention, **aggregation_of(model)}
+
+
 def attention_of(model: nn.Module, formulation: str, dtype: torch.dtype, device: torch.device) -> dict[str, str]:
-    """For the record: which kernel computes the attention; empty where the model has none.
+    """Which kernel computes the attention; empty where the model has none.
 
     By what PyTorch says that it chooses for queries of this model, forward and backward.
 
@@ -101,7 +111,7 @@ def attention_of(model: nn.Module, formulation: str, dtype: torch.dtype, device:
 
 
 def aggregation_of(model: nn.Module) -> dict[str, str]:
-    """For the record: what sums over sorted rows, such as a node's edges; empty where the model has no such sums."""
+    """What sums over sorted rows, such as a node's edges; empty where the model has no such sums."""
     modules: Any = model.modules()
     layers = [module.sums for module in modules if hasattr(module, "sums")]
     return {"aggregation": layers[0].of_sorted} if layers else {}

@@ -5,12 +5,9 @@ the host are raw and pinned; a call copies the next of a few batches to the devi
 program, copies the outputs to pinned memory and waits for them. harness/measure/use_cases/inference.py has what JAX
 does alike.
 
-How a call is run (torch_runner/compiler.py):
-    eager           operator by operator, in inference mode
-    compiled        the model, with normalisation where inputs are on the host, is one torch.compile graph
-    max_autotune    the same, and Inductor tries several kernels for each operation
-    graph: step     each of these as one CUDA graph; copies from and to the host are outside
-    eager_nchw      eager with images and kernels in PyTorch's default layout; in all others they are channels_last
+The model is what is compiled (compiler.py), with normalisation where inputs are on the host; eager runs in inference
+mode. Copies from and to the host are outside of a CUDA graph. Images and kernels are channels_last but in eager_nchw,
+which has PyTorch's default layout.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +27,7 @@ from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import HALF, Device, compute_dtype, model_dtype
 from torch_runner.folding import without_batch_norm
 from torch_runner.graphs import use_sorted_sums
-from torch_runner.models import aggregation_of, attention_of, make_model
+from torch_runner.models import details_of, make_model
 from torch_runner.task import Task, in_layout, make_task, to_device
 from torch_runner.weights import load_weights, parameter_count, store_as, to_neutral
 
@@ -59,9 +56,7 @@ class Inference(InferenceBase):
         self.outputs_of: nn.Module = nn.Sequential(self.prepare, model) if self.on_host else model
         self.outputs_of = in_mode(self.outputs_of, mode, self.device)
         self.units = self.task.units
-        self.details = {**describe(mode), **self.task.details, **self.host_memory}
-        self.details |= attention_of(model, mode.formulation, compute_dtype(precision), self.device)
-        self.details |= aggregation_of(model)
+        self.details = describe(mode) | details_of(model, self.task, session) | self.host_memory
         self.answer: Tensor | None = None
         """The outputs on the host, where they go there."""
         self.settle()

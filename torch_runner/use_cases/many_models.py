@@ -3,9 +3,7 @@
 harness/measure/use_cases/many_models.py has what JAX does alike, harness/work/use_cases/many_models.py the
 formulations.
 
-How they are run: operator by operator; models and losses as one torch.compile graph, forward and backward; that with
-more kernels tried; and each of these as one CUDA graph of the whole step, optimizer included
-(torch_runner/compiler.py). A captured step has no phases.
+Models and losses are what is compiled (compiler.py). A CUDA graph of a step has the optimizer inside, and no phases.
 The optimizer is PyTorch's fused SGD. It knows no learning rate per model inside one tensor, so stacked models with
 separate rates have one of their own, compiled where the model is.
 """
@@ -26,14 +24,7 @@ from harness.work.task_kinds import Inputs
 from harness.work.use_cases.many_models import CHECK_STEPS, Options, model_seed
 from torch_runner.compiler import captured, describe, in_mode, witness
 from torch_runner.device import Device, model_dtype
-from torch_runner.formulations import (
-    Formulation,
-    Sgd,
-    StackedSgd,
-    StreamedModels,
-    make_formulation,
-    make_optimizer,
-)
+from torch_runner.formulations import Formulation, StreamedModels, make_formulation, make_optimizer
 from torch_runner.models import make_model
 from torch_runner.task import in_float64, make_task, samples_of, to_device
 from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
@@ -59,7 +50,7 @@ class ManyModels(ManyModelsBase):
         self.formulation = self.make_formulation()
         self.is_compiled = mode.run_as != "eager"
         self.compute_losses = in_mode(self._losses, mode, problem.device)
-        self.optimizer = self.make_optimizer(self.formulation)
+        self.optimizer = make_optimizer(self.formulation, problem, mode)
         self.ones = torch.ones(problem.count, dtype=problem.dtype, device=problem.device)
         self.generator = torch.Generator(problem.device).manual_seed(problem.seed)
         self.losses: Tensor | Sequence[Tensor] = ()
@@ -76,16 +67,6 @@ class ManyModels(ManyModelsBase):
             problem.count,
             problem.shared,
             problem.device,
-        )
-
-    def make_optimizer(self, formulation: Formulation) -> Sgd | StackedSgd:
-        problem = self.problem
-        return make_optimizer(
-            formulation,
-            problem.rates.tolist(),
-            problem.momentum,
-            separate=problem.separate_rates,
-            mode=self.session.mode,
         )
 
     def step(self) -> Tensor | Sequence[Tensor]:
@@ -115,14 +96,10 @@ class ManyModels(ManyModelsBase):
         courses = []
         inputs, targets = self.problem.check_batch()
         problem = Problem(self.session, torch.float64)
-        inputs = in_float64(inputs)
-        inputs_of_models = [inputs] * problem.count if problem.shared else samples_of(inputs)
-        for index in range(problem.count):
-            model = problem.make_model().to(problem.device)
-            initial = {name: value[index].to(problem.device) for name, value in problem.initial.items()}
-            model.load_state_dict(initial)
+        own_batches = zip(problem.of_models(in_float64(inputs)), problem.of_models(targets), strict=True)
+        for index, (own, own_targets) in enumerate(own_batches):
+            model, initial = problem.initial_model(index)
             optimizer = torch.optim.SGD(model.parameters(), float(problem.rates[index]), problem.momentum)
-            own, own_targets = inputs_of_models[index], targets if problem.shared else targets[index]
             of_steps = []
             for _ in range(CHECK_STEPS):
                 optimizer.zero_grad()
@@ -136,7 +113,7 @@ class ManyModels(ManyModelsBase):
 
     def model_inputs(self) -> Inputs:
         inputs, _ = self.problem.check_batch()
-        return inputs if self.problem.shared else samples_of(inputs)[0]
+        return self.problem.of_models(inputs)[0]
 
     def witness(self) -> dict[str, Any]:
         return witness(self.compute, self.session.mode, self.problem.device)
@@ -149,7 +126,7 @@ class ManyModels(ManyModelsBase):
         nothing. Modules first draw weights of their own, as PyTorch's do."""
         formulation = self.make_formulation()
         formulation.load(self.problem.initial)
-        self.make_optimizer(formulation)
+        make_optimizer(formulation, self.problem, self.session.mode)
         return formulation
 
     def phases(self) -> list[Phase]:
@@ -182,7 +159,7 @@ class ManyModels(ManyModelsBase):
         """A CUDA graph reads it where the first was."""
         problem = self.problem
         inputs, targets = self.formulation.draw(
-            problem.drawn_shape, problem.drawn_classes, problem.batch_size, self.generator
+            problem.lead, problem.drawn_shape, problem.drawn_classes, self.generator
         )
         if self.is_captured:
             torch._foreach_copy_([*as_list(self.inputs), *as_list(self.targets)], [*as_list(inputs), *as_list(targets)])
@@ -237,14 +214,9 @@ class ForwardOnly(ForwardOnlyBase, ManyModels):
     def outputs_alone(self) -> NDArray[np.float64]:
         """By the plain module."""
         problem = Problem(self.session, torch.float64)
-        inputs = in_float64(self.problem.check_batch()[0])
-        inputs_of_models = [inputs] * problem.count if problem.shared else samples_of(inputs)
-        outputs = []
-        for index, own in enumerate(inputs_of_models):
-            model = problem.make_model().to(problem.device)
-            model.load_state_dict({name: value[index].to(problem.device) for name, value in problem.initial.items()})
-            outputs.append(model(own))
-        return outputs_of_models(outputs)
+        inputs, _ = self.problem.check_batch()
+        of_models = enumerate(problem.of_models(in_float64(inputs)))
+        return outputs_of_models([problem.initial_model(index)[0](own) for index, own in of_models])
 
     def _outputs(self, inputs: Any) -> Tensor | Sequence[Tensor]:
         with torch.autocast(self.problem.device.type, torch.bfloat16, enabled=self.problem.bf16):
@@ -274,6 +246,17 @@ class Problem(ProblemBase):
             drawn.append([parameter.detach().clone() for parameter in model.parameters()])
         names = [name for name, _ in model.named_parameters()]
         return {name: torch.stack(values) for name, values in zip(names, zip(*drawn, strict=True), strict=True)}
+
+    def initial_model(self, index: int) -> tuple[nn.Module, Tensors]:
+        """The plain module of one model, on the device, and its weights."""
+        model = self.make_model().to(self.device)
+        initial = {name: value[index].to(self.device) for name, value in self.initial.items()}
+        model.load_state_dict(initial)
+        return model, initial
+
+    def of_models(self, batch: Inputs) -> list[Any]:
+        """Of each model, its own part of inputs or targets, or all of what they share."""
+        return [batch] * self.count if self.shared else samples_of(batch)
 
     def check_batch(self) -> tuple[Inputs, Tensor]:
         """Inputs and targets."""

@@ -3,8 +3,7 @@
 harness/measure/use_cases/per_sample_gradients.py has what JAX does alike,
 harness/work/use_cases/per_sample_gradients.py the formulations.
 
-How they are run: operator by operator; as one torch.compile graph, of the whole batch or of a chunk; with more kernels
-tried; and each of these as one CUDA graph of the whole step (torch_runner/compiler.py).
+The whole batch or a chunk of it is what is compiled (compiler.py).
 
 Images are channels_last where convolutions are plain ones, of a whole batch, and NCHW where vmap makes grouped ones of
 them, which cuDNN and Inductor are far slower at in channels_last (torch/_inductor/graph.py, decide_layout_opt).
@@ -27,9 +26,9 @@ from harness.work.task_kinds import Inputs
 from harness.work.use_cases.per_sample_gradients import Settings, check_batch_rows
 from torch_runner.captured import by_sample, capture_layers, layer_gradients, places_in, require_known, weight_of
 from torch_runner.compiler import captured, describe, in_mode, witness
-from torch_runner.device import Device, compute_dtype, model_dtype
+from torch_runner.device import Device, model_dtype
 from torch_runner.ghost import choices, ghost
-from torch_runner.models import aggregation_of, attention_of, for_vmap, make_model
+from torch_runner.models import details_of, for_vmap, make_model
 from torch_runner.several_devices import mean_over_devices, sum_over_devices
 from torch_runner.task import in_float64, make_task, samples_of, to_device
 from torch_runner.weights import Neutral, load_initial_weights, parameter_count, to_neutral
@@ -53,12 +52,10 @@ class PerSampleGradients(PerSampleGradientsBase):
         self.details = describe(session.mode) | ({} if session.is_alone else session.world.describe())
         self.details |= {"choices": choices(self.problem)} if session.mode.formulation == "ghost" else {}
         local = make_function(self.problem, session.mode, self.output, self.settings)
-        dtype = compute_dtype(session.measurement.variant.precision)
-        self.details |= attention_of(self.problem.model, session.mode.formulation, dtype, self.problem.device)
+        self.details |= details_of(self.problem.model, self.problem.task, session)
         compute = on_all_parts(local, self.output) if self.communicates else local
         self.batch = self.own_batch(check_batch_rows(self.batch_size))
         self.units = self.problem.task.units
-        self.details |= {**self.problem.task.details, **aggregation_of(self.problem.model)}
         one_step = lambda: compute(*self.batch)  # noqa: E731
         self.compute = captured(one_step) if session.mode.graph == "step" else one_step
 

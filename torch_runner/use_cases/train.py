@@ -2,16 +2,9 @@
 
 harness/measure/use_cases/train.py has what JAX does alike, harness/work/use_cases/train.py the formulations.
 
-How a step is run (torch_runner/compiler.py):
-    eager           model, loss and gather run operator by operator
-    compiled        gather, model and loss are one torch.compile graph, forward and backward
-    max_autotune    the same, and Inductor tries several kernels for matrix products, for 1 x 1 convolutions and for the
-                    others forward (not before release 2.13), and takes the fastest; cuDNN's are always tried
-    graph: step     the whole step is one CUDA graph: gather, forward, backward and optimizer. The device counts the
-                    steps itself, and a call is one replay
-    graph: parts    mode="reduce-overhead": what is compiled is replayed as CUDA graphs; the rest of the step stays in
-                    Python
-The optimizer is PyTorch's fused one in all of them, and is not compiled (optimizer.py); the model is channels_last.
+Gather, model and loss are what is compiled (compiler.py). The optimizer is PyTorch's fused one in all modes, and is not
+compiled (optimizer.py); a CUDA graph of a step has it inside, and there the device counts the steps itself. The model
+is channels_last.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,9 +27,9 @@ from harness.work.use_cases.train import CHECK_STEPS, Course, Settings
 from harness.work.weights import RUNNING_STATISTICS
 from torch_runner.augment import augmented
 from torch_runner.compiler import captured, describe, in_mode, witness
-from torch_runner.device import Device, compute_dtype, model_dtype
+from torch_runner.device import Device, model_dtype
 from torch_runner.graphs import use_sorted_sums
-from torch_runner.models import aggregation_of, attention_of, make_model, with_attention, write_out_attention
+from torch_runner.models import details_of, make_model, with_attention, write_out_attention
 from torch_runner.optimizer import clip_gradients, first_gradients, make_optimizer, moments, reset_optimizer
 from torch_runner.several_devices import average_gradients, shard, with_averaged_gradients
 from torch_runner.task import make_task, to_device
@@ -84,11 +77,7 @@ class Training(TrainingBase):
         self.parameter_count = parameter_count(self.model)
         self.units = self.problem.task.units
         of_devices = {} if session.is_alone else {"batch_norm": "local", **self.world.describe()}
-        self.details = {**describe(session.mode), **self.problem.task.details, **of_devices}
-        self.details |= aggregation_of(self.model)
-        self.details |= attention_of(
-            self.model, session.mode.formulation, compute_dtype(session.measurement.variant.precision), self.device
-        )
+        self.details = describe(session.mode) | details_of(self.model, self.problem.task, session) | of_devices
         self.replays = session.mode.graph != "none"
         self.is_flat = session.mode.formulation == "flat"
         self.steps_done = 0
