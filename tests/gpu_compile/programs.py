@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
@@ -61,47 +62,23 @@ class Asked(Frozen):
         raise LookupError(f"experiments.yaml has no {self.name}")
 
 
+def asked(cell: str, model: str, batch_size: int, precision: Precision, mode: str, **further: Any) -> Asked:
+    """`cell`: benchmark and use case, `mnist_1`."""
+    benchmark, _, use_case = cell.rpartition("_")
+    names = {"benchmark": benchmark, "use_case": int(use_case), "model": model, "mode": mode}
+    return Asked(batch_size=batch_size, precision=precision, **names, **further)
+
+
 BY_DAY = (
-    Asked(benchmark="mnist", use_case=1, model="cnn", batch_size=256, precision="fp32", mode="step.jit_graph"),
-    Asked(benchmark="mnist", use_case=1, model="cnn", batch_size=256, precision="bf16", mode="scan.jit_graph"),
-    Asked(
-        benchmark="cifar10",
-        use_case=3,
-        model="cnn",
-        batch_size=64,
-        precision="fp32",
-        mode="grouped.jit_graph",
-        option=("output", "clipped_sum"),
-    ),
-    Asked(
-        benchmark="cifar10",
-        use_case=6,
-        model="cnn",
-        batch_size=32,
-        precision="fp32",
-        mode="grad_of_vmap.jit_graph",
-        option=("models", 8),
-    ),
-    Asked(benchmark="molpcba", use_case=1, model="gcn", batch_size=256, precision="fp32", mode="sorted_sums.jit_graph"),
-    Asked(
-        benchmark="enwik8",
-        use_case=5,
-        model="gpt_nano",
-        batch_size=32,
-        precision="bf16",
-        mode="cudnn_attention.jit_graph",
-    ),
-    Asked(benchmark="cifar10", use_case=5, model="resnet18", batch_size=32, precision="tf32", mode="forward.jit_graph"),
+    asked("mnist_1", "cnn", 256, "fp32", "step.jit_graph"),
+    asked("mnist_1", "cnn", 256, "bf16", "scan.jit_graph"),
+    asked("cifar10_3", "cnn", 64, "fp32", "grouped.jit_graph", option=("output", "clipped_sum")),
+    asked("cifar10_6", "cnn", 32, "fp32", "grad_of_vmap.jit_graph", option=("models", 8)),
+    asked("molpcba_1", "gcn", 256, "fp32", "sorted_sums.jit_graph"),
+    asked("enwik8_5", "gpt_nano", 32, "bf16", "cudnn_attention.jit_graph"),
+    asked("cifar10_5", "resnet18", 32, "tf32", "forward.jit_graph"),
     # Attention written out, with its backward pass.
-    Asked(
-        benchmark="enwik8",
-        use_case=1,
-        model="gpt_nano",
-        batch_size=64,
-        precision="bf16",
-        mode="step.jit",
-        cards=("h100",),
-    ),
+    asked("enwik8_1", "gpt_nano", 64, "bf16", "step.jit", cards=("h100",)),
 )
 """Convolutions, products, attention, sums over graphs, a scan, stacked models; training, per-sample gradients and
 inference; each precision. Together they take two minutes on two quiet cores."""

@@ -5,21 +5,12 @@ from functools import cache
 import pytest
 
 from harness.results.program_facts import ProgramFacts
-from tests.gpu_compile.programs import Asked, ask
+from tests.gpu_compile.programs import ask, asked
 
 ASKED = {
-    "vit": Asked(
-        benchmark="imagenet100",
-        use_case=1,
-        model="vit_b_16",
-        batch_size=128,
-        precision="bf16",
-        mode="cudnn_attention.jit_graph",
-    ),
-    "one image": Asked(
-        benchmark="imagenet100", use_case=5, model="resnet50", batch_size=1, precision="bf16", mode="forward.jit"
-    ),
-    "cnn": Asked(benchmark="cifar10", use_case=1, model="cnn", batch_size=256, precision="fp32", mode="step.jit"),
+    "vit": asked("imagenet100_1", "vit_b_16", 128, "bf16", "cudnn_attention.jit_graph"),
+    "one image": asked("imagenet100_5", "resnet50", 1, "bf16", "forward.jit"),
+    "cnn": asked("cifar10_1", "cnn", 256, "fp32", "step.jit"),
 }
 
 

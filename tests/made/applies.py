@@ -13,7 +13,6 @@ from harness.work.applies import why_not, why_not_model
 from harness.work.declared import (
     Benchmark,
     Formulation,
-    Layer,
     Model,
     UseCase,
     benchmark,
@@ -24,20 +23,6 @@ from harness.work.declared import (
 from tests.made.sessions import build, made_up, make_session
 
 MODELS = [(name, model.name) for name in benchmark_names() for model in benchmark(name).models]
-
-
-def dense(has_bias: bool) -> set[Layer]:
-    return {Layer.DENSE if has_bias else Layer.DENSE_WITHOUT_BIAS}
-
-
-def convolution(
-    *, window: tuple[int, ...], strides: tuple[int, ...], groups: int, channels_in: int, has_bias: bool
-) -> set[Layer]:
-    if 1 < groups == channels_in:
-        return {Layer.DEPTHWISE}
-    if window == strides and max(window) > 1:
-        return {Layer.PATCH_PROJECTION}
-    return {Layer.CONVOLUTION if has_bias else Layer.CONVOLUTION_WITHOUT_BIAS}
 
 
 def cases() -> list[Any]:

@@ -1,7 +1,43 @@
-"""What runs on this machine, by proc(5). A process may end at any moment: between two readings, and also between the
-opening of one of its files and the reading of it, which then fails with ESRCH (ProcessLookupError)."""
+"""Python as a process of its own; and what runs on this machine, by proc(5).
 
+A process may end at any moment: between two readings, and also between the opening of one of its files and the reading
+of it, which then fails with ESRCH (ProcessLookupError).
+"""
+
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from harness.paths import REPOSITORY
+from tests.made.patience import patience
+
+
+def run_python(
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path = REPOSITORY,
+    input: str | None = None,
+    quiet_s: float = 100.0,
+) -> "subprocess.CompletedProcess[str]":
+    """Args: quiet_s: what it takes at most on a quiet machine."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=env,
+        input=input,
+        capture_output=True,
+        text=True,
+        timeout=patience(quiet_s),
+    )
+
+
+def output_of(*arguments: str, **more: Any) -> str:
+    """On stdout. Raises AssertionError where the process fails."""
+    done = run_python(*arguments, **more)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+    return done.stdout
 
 
 def is_alive(pid: int) -> bool:

@@ -117,11 +117,26 @@ def build(session: Session[Any], *, joined: bool = True) -> Program:
     return process.builder(session.measurement)(session, joined=joined)
 
 
+def with_measurement(session: Session[Any], **changes: Any) -> Session[Any]:
+    return replace(session, measurement=session.measurement.model_copy(update=changes))
+
+
+def with_variant(session: Session[Any], **changes: Any) -> Session[Any]:
+    return with_measurement(session, variant=session.measurement.variant.model_copy(update=changes))
+
+
 def with_pretrained(session: Session[Any], weight_of: WeightOf | None) -> Session[Any]:
     """Its settings ask for pretrained weights, which are these; of no model of the small benchmarks there are any."""
     settings = session.measurement.settings | {"weights": "pretrained"}
-    measurement = session.measurement.model_copy(update={"settings": settings})
-    return replace(session, measurement=measurement, pretrained=weight_of)
+    return replace(with_measurement(session, settings=settings), pretrained=weight_of)
+
+
+def with_first(session: Session[Any], train: int | None = None, test: int | None = None) -> Session[Any]:
+    """With as many samples at most; all where no number is given."""
+    data = session.dataset
+    parts = {"train": (data.train, train), "test": (data.test, test)}
+    few = {part: {name: array[:count] for name, array in arrays.items()} for part, (arrays, count) in parts.items()}
+    return replace(session, dataset=replace(data, **few))
 
 
 def with_small_images(session: Session[Any]) -> Session[Any]:

@@ -30,6 +30,7 @@ def shared_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 RUN_FEW_TIMES = {
+    "test_applies",
     "test_fineweb",
     "test_gate_bites",
     "test_ghost",
@@ -37,9 +38,7 @@ RUN_FEW_TIMES = {
     "test_graphs",
     "test_imagenet100",
     "test_inference",
-    "test_jax_applies",
     "test_jax_layers",
-    "test_jax_many_models",
     "test_jax_pooling",
     "test_jax_training_check",
     "test_many_models",

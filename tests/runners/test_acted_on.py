@@ -8,7 +8,7 @@ import pytest
 from harness.errors import Refused
 from harness.plan import FRAMEWORKS, Framework
 from harness.work.declared import Formulation, Noting, Run
-from tests.made.sessions import build, make_session
+from tests.made.sessions import build, make_session, with_variant
 
 PLANTED: dict[str, tuple[Framework, str, dict[str, Any], dict[str, Any], str]] = {
     "channels first": ("torch", "train", {}, {"run_as": "eager", "layout": "nchw"}, "layout='nchw'"),
@@ -34,13 +34,7 @@ def test_a_mode_of_which_a_part_is_ignored_is_refused(planted: str) -> None:
     written = Formulation(**({"name": plain.name, "runs": (Run(name="planted", **of_run),)} | of_formulation))
     formulations = {framework: (declared.formulations[framework][0], *others, written)}
     mode = f"{written.name}.planted"
-    session = replace(
-        session,
-        use_case=replace(declared, formulations=formulations),
-        measurement=session.measurement.model_copy(
-            update={"variant": session.measurement.variant.model_copy(update={"execution_mode": mode})}
-        ),
-    )
+    session = replace(with_variant(session, execution_mode=mode), use_case=replace(declared, formulations=formulations))
     with pytest.raises(Refused, match=f"^execution mode {mode}: {framework}_runner/use_cases/{use_case}.py do") as is_:
         build(session)
     assert f"does nothing with {words}, so" in str(is_.value)

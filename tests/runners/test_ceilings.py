@@ -2,8 +2,6 @@
 
 import importlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,9 @@ import numpy as np
 import pytest
 
 from harness.job import ceilings as job
-from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.ceilings import attainable, read_ceilings
+from tests.made.processes import run_python
 
 
 def prepared(framework: Framework, precision: str = "fp32") -> tuple[Any, Any]:
@@ -69,9 +67,8 @@ def test_measured_on_this_cpu(framework: Framework, monkeypatch: pytest.MonkeyPa
 
 def test_two_processes_reduce_on_this_cpu(tmp_path: Path) -> None:
     """Both frameworks, as a user runs it; the sums are checked before anything is timed."""
-    command = [sys.executable, "main.py", "ceilings", "--devices", "2", "--results", str(tmp_path)]
     variables = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=300)
+    done = run_python("main.py", "ceilings", "--devices", "2", "--results", str(tmp_path), env=variables)
     assert done.returncode == 0, done.stdout + done.stderr
     records = [read_ceilings(path) for path in sorted((tmp_path / "ceilings").iterdir())]
     assert [one.framework for one in records] == ["jax", "torch"]

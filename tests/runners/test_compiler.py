@@ -1,11 +1,8 @@
 """torch_runner/compiler.py: the order of a capture, what is imported before the clock starts, what a mode is told and
 what its step turns out to be."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +11,11 @@ import torch
 
 from harness.errors import CheckFailed, Refused
 from harness.measure.clock import COLD_CALLS
-from harness.measure.program import Session
-from harness.paths import REPOSITORY
 from harness.work.declared import Formulation, Mode, Run
 from harness.work.use_cases.per_sample_gradients import USE_CASE
 from tests.made.captures import allow_captures
-from tests.made.patience import patience
-from tests.made.sessions import build, make_session
+from tests.made.processes import output_of
+from tests.made.sessions import build, make_session, with_variant
 from torch_runner import compiler
 from torch_runner.use_cases import many_models
 
@@ -107,7 +102,7 @@ mode = use_case("train").mode("torch", "step.compiled")
 assert compile_options(mode) == {"fullgraph": True, "dynamic": False, "options": {}}
 assert "torch._inductor.compile_fx" in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=patience(100))
+    output_of("-c", code)
 
 
 # What the modes are
@@ -228,7 +223,7 @@ def test_per_sample_gradients_are_taken_of_the_settled_batch(monkeypatch: pytest
     require_new_values_in_place(before, addresses_and_sums(program.batch))  # 8 samples twice, and then 16
     expected, _ = program.own_batch(np.arange(16))
     torch.testing.assert_close(program.batch[0], expected)
-    plain: Any = build(replace_mode(session, "vmap.eager"))
+    plain: Any = build(with_variant(session, execution_mode="vmap.eager"))
     plain.settle()
     torch.testing.assert_close(program.step(), plain.step())
 
@@ -254,11 +249,6 @@ def test_many_models_train_on_what_is_drawn_anew(mode: str, batches: str, monkey
     program.settle()
     assert not np.allclose(program.losses_of(program.step()), losses)
     require_new_values_in_place(before, addresses_and_sums(placed()))
-
-
-def replace_mode(session: Session[Any], mode: str) -> Session[Any]:
-    variant = session.measurement.variant.model_copy(update={"execution_mode": mode})
-    return replace(session, measurement=session.measurement.model_copy(update={"variant": variant}))
 
 
 def addresses_and_sums(tensors: Sequence[torch.Tensor]) -> list[tuple[int, float]]:

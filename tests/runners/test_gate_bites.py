@@ -6,7 +6,6 @@ test_many_models.py.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 from unittest import mock
@@ -19,20 +18,12 @@ from flax import nnx
 from torch.nn import functional as F
 
 from harness.plan import Framework
-from harness.results.parity import (
-    ParityMetadata,
-    ParityNumbers,
-    compare,
-    condense,
-    gate_measurement,
-    judge,
-    key_of,
-    quantity_of,
-)
+from harness.results.parity import ParityNumbers, compare, judge, quantity_of
 from harness.work.weights import WeightOf, inference_weight
 from jax_runner.models import mnist as jax_mnist
 from tests.made.captures import only_trace
-from tests.made.sessions import build, make_session
+from tests.made.numbers import gated
+from tests.made.sessions import build, make_session, with_pretrained
 from tests.made.shallow import shallow_resnet
 from torch_runner import optimizer as torch_optimizer
 from torch_runner.models import cifar10 as torch_cifar10
@@ -51,16 +42,8 @@ def gated_numbers(
     """As a job's child computes them, or from other weights."""
     settings = {"clip_norm": CLIP_NORM[benchmark]} if use_case == "per_sample_gradients" else {}
     session = make_session(framework, use_case, benchmark=benchmark, **settings, **arguments)
-    session = replace(session, measurement=gate_measurement(session.measurement))
-    if weights is not None:
-        settings = session.measurement.settings | {"weights": "pretrained"}
-        session = replace(
-            session, measurement=session.measurement.model_copy(update={"settings": settings}), pretrained=weights
-        )
     with shallow_resnet(framework):
-        kept, shapes = condense(build(session).parity())
-    metadata = ParityMetadata(key=key_of(session.measurement), outcome="ok", shapes=shapes, created_at="now")
-    return ParityNumbers(metadata=metadata, kept=kept)
+        return gated(session, lambda own: build(own if weights is None else with_pretrained(own, weights)))
 
 
 @cache
@@ -142,27 +125,15 @@ def with_changed_model(module: Any, change: Callable[[torch.nn.Module], None]) -
     return mock.patch.object(module, "make_model", make_changed)
 
 
-def test_wrong_epsilon_of_batch_norm_is_caught() -> None:
-    def change(model: torch.nn.Module) -> None:
-        for layer in model.modules():
-            if isinstance(layer, torch.nn.BatchNorm2d):
-                layer.eps = 1e-3
-
-    with with_changed_model(torch_cifar10, change):
-        theirs = gated_numbers("torch", "train", "cifar10", model="resnet18")
-    require_caught(trained("jax", "cifar10", "resnet18"), theirs, "outputs", times=5)
+def wrong_epsilon(model: torch.nn.Module) -> None:
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.eps = 1e-3
 
 
-def test_wrong_momentum_of_running_statistics_is_caught() -> None:
-    """Nothing in training depends on them; only the evaluation does."""
-
-    def change(model: torch.nn.Module) -> None:
-        model.get_submodule("layer2.0.bn2").momentum = 0.9
-
-    with with_changed_model(torch_cifar10, change):
-        theirs = gated_numbers("torch", "train", "cifar10", model="resnet18")
-    first = "running statistics of layer2.0.bn2.running_mean"
-    require_caught(trained("jax", "cifar10", "resnet18"), theirs, first, times=100)
+def wrong_momentum(model: torch.nn.Module) -> None:
+    """Of running statistics: nothing in training depends on them; only the evaluation does."""
+    model.get_submodule("layer2.0.bn2").momentum = 0.9
 
 
 class PaddedAsSame(torch.nn.Conv2d):
@@ -173,32 +144,38 @@ class PaddedAsSame(torch.nn.Conv2d):
         return F.conv2d(F.pad(images, (2, 4, 2, 4)), self.weight, self.bias, self.stride)
 
 
-def test_wrong_padding_is_caught() -> None:
-    def change(model: torch.nn.Module) -> None:
-        model.conv1 = PaddedAsSame(1, 16, 8, stride=2)
-
-    with with_changed_model(torch_mnist, change):
-        theirs = gated_numbers("torch", "train")
-    require_caught(trained("jax"), theirs, "outputs", times=100)
+def wrong_padding(model: torch.nn.Module) -> None:
+    model.conv1 = PaddedAsSame(1, 16, 8, stride=2)
 
 
-@pytest.mark.parametrize(("fault", "times"), [({"nesterov": True}, 1.5), ({"dampening": 0.9}, 5)], ids=str)
-def test_wrong_momentum_convention_is_caught(fault: dict[str, Any], times: float) -> None:
-    with mock.patch.object(torch.optim, "SGD", partial(torch.optim.SGD, **fault)):
-        theirs = gated_numbers("torch", "train")
-    require_caught(trained("jax"), theirs, "sum of 5 updates of conv1.weight", times)
+SGD = torch.optim.SGD
 
 
-@pytest.mark.parametrize(("benchmark", "model"), [("mnist", "cnn"), ("cifar10", "resnet18")])
-def test_missing_weight_decay_is_caught(benchmark: str, model: str) -> None:
-    sgd = torch.optim.SGD
+def with_sgd(**instead: Any) -> Any:
+    return mock.patch.object(torch.optim, "SGD", lambda parameters, **own: SGD(parameters, **(own | instead)))
 
-    def without_decay(parameters: Any, **keywords: Any) -> torch.optim.SGD:
-        return sgd(parameters, **(keywords | {"weight_decay": 0.0}))
 
-    with mock.patch.object(torch.optim, "SGD", without_decay):
+CNN, RESNET = ("mnist", "cnn"), ("cifar10", "resnet18")
+UPDATES = "sum of 5 updates of conv1.weight"
+STATISTICS = "running statistics of layer2.0.bn2.running_mean"
+FAULTS: dict[str, tuple[Callable[[], Any], tuple[str, str], str, float]] = {
+    "epsilon of BatchNorm": (lambda: with_changed_model(torch_cifar10, wrong_epsilon), RESNET, "outputs", 5),
+    "momentum of BatchNorm": (lambda: with_changed_model(torch_cifar10, wrong_momentum), RESNET, STATISTICS, 100),
+    "padding": (lambda: with_changed_model(torch_mnist, wrong_padding), CNN, "outputs", 100),
+    "Nesterov's momentum": (lambda: with_sgd(nesterov=True), CNN, UPDATES, 1.5),
+    "dampening": (lambda: with_sgd(dampening=0.9), CNN, UPDATES, 5),
+    "no weight decay": (lambda: with_sgd(weight_decay=0.0), CNN, UPDATES, 3),
+    "no weight decay of ResNet-18": (lambda: with_sgd(weight_decay=0.0), RESNET, UPDATES, 3),
+}
+"""What plants it, the model, the first tensor that it changes, and how far above its tolerance this is."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_pytorchs_training_is_caught(fault: str) -> None:
+    plant, (benchmark, model), first, times = FAULTS[fault]
+    with plant():
         theirs = gated_numbers("torch", "train", benchmark, model=model)
-    require_caught(trained("jax", benchmark, model), theirs, "sum of 5 updates of conv1.weight", times=3)
+    require_caught(trained("jax", benchmark, model), theirs, first, times)
 
 
 # Of AdamW and clipping

@@ -21,17 +21,15 @@ from harness.work.use_cases.per_sample_gradients import Settings
 from jax_runner import ghost as of_jax
 from jax_runner.captured import Captured
 from tests.made.captures import only_trace
+from tests.made.numbers import TOLERANCE, Numbers, OneByOne, one_by_one
 from tests.made.sessions import build, make_session, with_small_images
 from torch_runner import ghost as of_torch
 from torch_runner.task import ImageClassification
 from torch_runner.weights import to_neutral
 
-Gradients = dict[str, np.ndarray]
-
 MODELS = {"mnist": ("cnn", 75.0), "cifar10": ("cnn", 1.19), "text": ("mlp", 1.02)}
 """Each benchmark's model, and a norm to clip to: some of the first samples are clipped, some are not."""
 BATCH_SIZE = 5
-TOLERANCE = 1e-9
 
 
 def make_problem(framework: Framework, benchmark: str) -> Any:
@@ -44,20 +42,12 @@ def make_problem(framework: Framework, benchmark: str) -> Any:
 
 
 @cache
-def expected(benchmark: str, output: str) -> Gradients:
-    """By plain autograd on the plain model."""
-    problem, (_, clip_norm) = make_problem("torch", benchmark), MODELS[benchmark]
-    gradients = []
-    for one, target in zip(*problem.batch(np.arange(BATCH_SIZE)), strict=True):
-        problem.model.zero_grad()
-        problem.task.mean_loss(problem.model(one[None]), target[None]).backward()
-        gradients.append({name: p.grad.cpu().numpy().copy() for name, p in problem.model.named_parameters()})
-    norms = np.array([np.sqrt(sum((g**2).sum() for g in gradient.values())) for gradient in gradients])
-    assert norms.min() < clip_norm < norms.max(), norms
-    if output == "norms":
-        return {"norms": norms}
-    factors = np.minimum(1, clip_norm / norms)
-    return {name: sum(f * g[name] for f, g in zip(factors, gradients, strict=True)) for name in gradients[0]}
+def loop(benchmark: str) -> OneByOne:
+    return one_by_one(make_problem("torch", benchmark), BATCH_SIZE)
+
+
+def expected(benchmark: str, output: str) -> Numbers:
+    return loop(benchmark).output(output, MODELS[benchmark][1])
 
 
 @pytest.mark.parametrize("traced", [False, True])

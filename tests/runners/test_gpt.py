@@ -1,7 +1,6 @@
 """GPT in both frameworks: the same numbers in float64, the same recipe in bf16, and mistakes that the gate catches."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -13,12 +12,11 @@ import torch
 from flax import nnx
 from jax import numpy as jnp
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.errors import Refused
 from harness.measure.process import gate_session
 from harness.plan import Framework
-from harness.results.parity import ParityMetadata, ParityNumbers, compare, condense, gate_measurement, judge, key_of
+from harness.results.parity import ParityNumbers, compare, gate_measurement, judge
 from harness.work.applies import why_not
 from harness.work.benchmarks import enwik8
 from harness.work.closeness import relative_error
@@ -32,7 +30,9 @@ from jax_runner.use_cases.per_sample_gradients import by_layers, vmapped
 from jax_runner.weights import arrays_of, load_weights
 from jax_runner.weights import to_neutral as jax_to_neutral
 from tests.made.captures import only_trace
-from tests.made.sessions import build, make_session
+from tests.made.numbers import TOLERANCE, Numbers, OneByOne, gated, one_by_one, require_same
+from tests.made.operators import Operators
+from tests.made.sessions import build, make_session, with_variant
 from tests.made.small_gpt import use_small_gpt
 from torch_runner import ghost as torch_ghost
 from torch_runner.models import attention_of, with_attention
@@ -42,9 +42,7 @@ from torch_runner.use_cases.per_sample_gradients import outer_product
 from torch_runner.weights import load_weights as load_torch_weights
 from torch_runner.weights import to_neutral
 
-TOLERANCE = 1e-9
 SAMPLES = 4
-Numbers = dict[str, np.ndarray]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -65,10 +63,9 @@ def test_training_is_the_same_in_float64() -> None:
     """Logits, loss, gradients and five steps of SGD, with the windows of both frameworks."""
     ours = build(session_of("jax", "train", batch_size=SAMPLES, precision="fp64")).parity()
     theirs = build(session_of("torch", "train", batch_size=SAMPLES, precision="fp64")).parity()
-    assert theirs["outputs"].shape == (SAMPLES, 64, 256) and set(ours) == set(theirs)
+    assert theirs["outputs"].shape == (SAMPLES, 64, 256)
     assert sum(name.startswith("gradients/") for name in theirs) == 2 + 6 + 1  # of the head there is none
-    errors = {name: relative_error({"": ours[name]}, {"": theirs[name]}) for name in theirs}
-    assert max(errors.values()) < TOLERANCE, errors
+    require_same(ours, theirs)
     losses = theirs["losses_of_steps"]
     assert losses[0] == pytest.approx(np.log(256), rel=0.01) and (np.diff(losses) < 0).all()
 
@@ -104,21 +101,12 @@ def test_no_logit_depends_on_a_later_token() -> None:
 
 
 @pytest.fixture(scope="module")
-def loop() -> Iterator[dict[str, Any]]:
-    """By plain autograd on the plain model, sample by sample."""
-    problem = make_problem("torch")
-    gradients = []
-    for one, target in zip(*problem.batch(np.arange(SAMPLES)), strict=True):
-        problem.model.zero_grad()
-        problem.task.mean_loss(problem.model(one[None]), target[None]).backward()
-        gradients.append({name: p.grad.numpy().copy() for name, p in problem.model.named_parameters()})
-    norms = np.array([np.sqrt(sum((g**2).sum() for g in gradient.values())) for gradient in gradients])
-    clip_norm = float(np.median(norms))
-    full = {name: np.stack([gradient[name] for gradient in gradients]) for name in gradients[0]}
-    factors = np.minimum(1, clip_norm / norms)
-    assert factors.min() < 1 == factors.max()
-    clipped = {name: np.tensordot(factors, value, 1) for name, value in full.items()}
-    yield {"norms": {"norms": norms}, "full": full, "clipped_sum": clipped, "clip_norm": clip_norm}
+def loop() -> OneByOne:
+    return one_by_one(make_problem("torch"), SAMPLES)
+
+
+def clip_norm_of(loop: OneByOne) -> float:
+    return float(np.median(loop.norms))
 
 
 def make_problem(framework: Framework) -> Any:
@@ -127,39 +115,39 @@ def make_problem(framework: Framework) -> Any:
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_torch_is_the_loop(loop: dict[str, Any], traced: bool) -> None:
+def test_torch_is_the_loop(loop: OneByOne, traced: bool) -> None:
     for output in ("norms", "clipped_sum"):
         problem = make_problem("torch")
-        compute = torch_ghost.ghost(problem, output, loop["clip_norm"], traced=traced)
+        compute = torch_ghost.ghost(problem, output, clip_norm_of(loop), traced=traced)
         actual = to_neutral(compute(*problem.batch(np.arange(SAMPLES))))
-        assert relative_error(actual, loop[output]) < TOLERANCE
+        assert relative_error(actual, loop.output(output, clip_norm_of(loop))) < TOLERANCE
     problem = make_problem("torch")
     actual = to_neutral(outer_product(problem, traced=traced)(*problem.batch(np.arange(SAMPLES))))
-    assert relative_error(actual, loop["full"]) < TOLERANCE
+    assert relative_error(actual, loop.full) < TOLERANCE
 
 
-def test_jax_is_the_loop(loop: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jax_is_the_loop(loop: OneByOne, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(jax_ghost.SLICE_BYTES, "cpu", 1)  # from one sample at a time
     problem = make_problem("jax")
     batch = problem.batch(np.arange(SAMPLES))
-    settings = Settings(chunk_size=1, clip_norm=loop["clip_norm"])
+    settings = Settings(chunk_size=1, clip_norm=clip_norm_of(loop))
     clipped = jax.jit(jax_ghost.ghost(problem, "clipped_sum", settings))(problem.params, *batch)
-    assert relative_error(problem.to_neutral(clipped), loop["clipped_sum"]) < TOLERANCE
+    assert relative_error(problem.to_neutral(clipped), loop.output("clipped_sum", clip_norm_of(loop))) < TOLERANCE
     for function in (by_layers(problem, "outer_product"), vmapped(problem)):
         full = problem.to_neutral(jax.jit(function)(problem.params, *batch), leading_axes=1)
-        assert relative_error(full, loop["full"]) < TOLERANCE
+        assert relative_error(full, loop.full) < TOLERANCE
 
 
-def test_norms_need_the_cross_term_of_the_shared_table(loop: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_norms_need_the_cross_term_of_the_shared_table(loop: OneByOne, monkeypatch: pytest.MonkeyPatch) -> None:
     def norms() -> Numbers:
         problem = make_problem("torch")
         batch = problem.batch(np.arange(SAMPLES))
         return to_neutral(torch_ghost.ghost(problem, "norms", 1.0, traced=False)(*batch))
 
     monkeypatch.setitem(torch_ghost.SLICE_BYTES, "cpu", 1)  # from one sample at a time
-    assert relative_error(norms(), loop["norms"]) < TOLERANCE
+    assert relative_error(norms(), loop.output("norms")) < TOLERANCE
     monkeypatch.setattr(torch_ghost, "product_of_shared", lambda *_: torch.zeros(SAMPLES, dtype=torch.float64))
-    assert relative_error(norms(), loop["norms"]) > 1e-4
+    assert relative_error(norms(), loop.output("norms")) > 1e-4
 
 
 def test_both_frameworks_choose_the_same_forms() -> None:
@@ -213,16 +201,9 @@ def test_layer_norm_of_inference_is_one_kernel_that_rounds_once(dtype: torch.dty
     layer = torch_gpt.LayerNorm(64).to(dtype)
     layer.weight.data.copy_(torch.from_numpy(drawn.uniform(0.5, 2, 64)))
     inputs = torch.from_numpy(drawn.standard_normal((16, 64))).to(dtype)
-    operators: list[str] = []
-
-    class Seen(TorchDispatchMode):
-        def __torch_dispatch__(self, operator: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
-            operators.append(operator.__name__)
-            return operator(*arguments, **(options or {}))
-
-    with torch.no_grad(), Seen():
+    with torch.no_grad(), Operators() as seen:
         found = layer(inputs)
-    assert operators == ["native_layer_norm.default"]
+    assert [str(operator) for operator, _ in seen.calls] == ["aten.native_layer_norm.default"]
     x = inputs.double()
     centred = x - x.mean(-1, keepdim=True)
     exact = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * layer.weight.double()
@@ -286,19 +267,13 @@ def test_attention_written_out_is_pytorchs(dtype: torch.dtype) -> None:
     drawn = torch.from_numpy(np.random.default_rng(1).standard_normal((3, 2, 2, 8, 16)))
     given = [part.to(dtype).requires_grad_() for part in drawn]
     exact = [part.detach().double().requires_grad_() for part in given]
-    seen: list[tuple[str, torch.dtype]] = []
-
-    class Seen(TorchDispatchMode):
-        def __torch_dispatch__(self, operator: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
-            name = operator.__name__.partition(".")[0]
-            if name in ("bmm", "_softmax"):
-                seen.append((name, arguments[0].dtype))
-            return operator(*arguments, **(options or {}))
-
-    with Seen():
+    with Operators() as seen:
         found = torch_gpt.attention(*given)
     wide = torch.promote_types(dtype, torch.float32)
-    assert seen == [("bmm", dtype), ("_softmax", wide), ("bmm", dtype)]
+    computing = (torch.ops.aten.bmm.default, torch.ops.aten._softmax.default)
+    called = [(operator, arguments[0].dtype) for operator, arguments in seen.calls if operator in computing]
+    bmm, softmax = computing
+    assert called == [(bmm, dtype), (softmax, wide), (bmm, dtype)]
     expected = F.scaled_dot_product_attention(*exact, is_causal=True)
     found.square().sum().backward()
     expected.square().sum().backward()
@@ -331,29 +306,20 @@ def test_many_models_train_as_each_does_alone(framework: Framework, mode: str) -
 # The gate. Each mistake is on PyTorch's side only.
 
 
-def gated(framework: Framework) -> ParityNumbers:
-    session = session_of(framework, "train")
-    session = gate_session(session, gate_measurement(session.measurement))
-    kept, shapes = condense(build(session).parity())
-    metadata = ParityMetadata(key=key_of(session.measurement), outcome="ok", shapes=shapes, created_at="now")
-    return ParityNumbers(metadata=metadata, kept=kept)
-
-
 @pytest.fixture(scope="module")
 def jax_numbers() -> ParityNumbers:
-    return gated("jax")
+    return gated(session_of("jax", "train"))
 
 
 def test_what_is_right_passes_the_gate(jax_numbers: ParityNumbers) -> None:
-    judgement = judge(jax_numbers, gated("torch"))
+    judgement = judge(jax_numbers, gated(session_of("torch", "train")))
     assert judgement.state == "passed", judgement.sentence
 
 
 def test_each_of_the_gates_programs_has_the_data_of_its_own_model() -> None:
     """A job's child computes them one after the other, whatever its first one was."""
     session = session_of("torch", "train")
-    variant = session.measurement.variant.model_copy(update={"model": "gpt_mini"})
-    other = gate_session(session, session.measurement.model_copy(update={"variant": variant}))
+    other = gate_session(session, with_variant(session, model="gpt_mini").measurement)
     assert (session.dataset.train["tokens"].shape[1], other.dataset.train["tokens"].shape[1]) == (65, 257)
     longer = make_session("torch", "train", benchmark="fineweb", model="gpt2", sizes={"positions": 128})
     gated_sizes = gate_measurement(longer.measurement)
@@ -370,43 +336,29 @@ def of_the_same_tokens(_self: NextToken, batch: Any) -> torch.Tensor:
     return batch["tokens"][..., :-1].long()
 
 
-@contextmanager
-def without_mask() -> Iterator[None]:
-    attend = F.scaled_dot_product_attention
-    with mock.patch.object(F, "scaled_dot_product_attention", lambda q, k, v, is_causal: attend(q, k, v)):
-        yield
+ATTEND, GELU = F.scaled_dot_product_attention, F.gelu
 
 
-@contextmanager
-def other_gelu() -> Iterator[None]:
-    gelu = F.gelu
-    with mock.patch.object(F, "gelu", lambda inputs, approximate: gelu(inputs)):
-        yield
-
-
-@contextmanager
-def not_scaled() -> Iterator[None]:
-    attend = F.scaled_dot_product_attention
-    with mock.patch.object(
-        F, "scaled_dot_product_attention", lambda q, k, v, is_causal: attend(q, k, v, is_causal=is_causal, scale=1.0)
-    ):
-        yield
+def with_attend(attend: Callable[..., torch.Tensor]) -> Any:
+    return mock.patch.object(F, "scaled_dot_product_attention", attend)
 
 
 MISTAKES = {
     "another epsilon": lambda: mock.patch.object(torch_gpt, "EPSILON", 1e-6),
     "an output's weight of its own": lambda: mock.patch.object(torch_gpt.TiedHead, "forward", untied),
     "targets that are not the next": lambda: mock.patch.object(NextToken, "targets", of_the_same_tokens),
-    "no causal mask": without_mask,
-    "another GELU": other_gelu,
-    "scores that are not scaled": not_scaled,
+    "no causal mask": lambda: with_attend(lambda q, k, v, is_causal: ATTEND(q, k, v)),
+    "another GELU": lambda: mock.patch.object(F, "gelu", lambda inputs, approximate: GELU(inputs)),
+    "scores that are not scaled": lambda: with_attend(
+        lambda q, k, v, is_causal: ATTEND(q, k, v, is_causal=is_causal, scale=1.0)
+    ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_caught(mistake: str, jax_numbers: ParityNumbers) -> None:
     with MISTAKES[mistake]():
-        theirs = gated("torch")
+        theirs = gated(session_of("torch", "train"))
     judgement = judge(jax_numbers, theirs)
     assert judgement.state == "failed", judgement.sentence
     check = next(check for check in compare(jax_numbers, theirs) if not check.passed)

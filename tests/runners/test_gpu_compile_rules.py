@@ -1,18 +1,17 @@
 """The rules of tests/gpu_compile/, without JAX's CUDA plugin: over programs that are written down."""
 
-from functools import cached_property
 from typing import Any
 
-import jax
 import pytest
 
 from harness.work.cards import card
-from jax_runner.ahead import AbsentGpu, Compiled
+from jax_runner.ahead import Compiled
 from jax_runner.executable import Executable, module_of, thunks_of
 from tests.gpu_compile.examine import examined
 from tests.gpu_compile.programs import NOT_ONE_GRAPH
 from tests.gpu_compile.rules import Subject, broken, compares_and_swaps
 from tests.made.sessions import make_session
+from tests.runners.test_jax_ahead import OnThisCpu
 
 HLO = """\
 %fused (p: f32[4,4], q: f32[4,4]) -> f32[4,4] {
@@ -93,15 +92,8 @@ def test_atomics_of_a_scatter_add(ptx: str, words: str | None) -> None:
     assert compares_and_swaps(ptx) == words
 
 
-class OnThisCpu(AbsentGpu):
-    @cached_property
-    def target(self) -> jax.Device:
-        return self.device
-
-
 def test_what_cannot_be_built_is_told() -> None:
     device = OnThisCpu(card("h100"))
-    one = make_session("jax", "train", device=device).measurement
-    other = one.model_copy(update={"variant": one.variant.model_copy(update={"batch_size": 100_000})})
-    found = examined(other, device)
+    session = make_session("jax", "train", device=device, batch_size=100_000)
+    found = examined(session.measurement, device)
     assert found.outcome == "failed" and "batch size 100000" in str(found.reason)

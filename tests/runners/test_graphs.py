@@ -10,10 +10,9 @@ import jax
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.plan import Framework
-from harness.results.parity import ParityMetadata, ParityNumbers, compare, condense, gate_measurement, judge, key_of
+from harness.plan import FRAMEWORKS, Framework
+from harness.results.parity import compare, judge
 from harness.work.benchmarks.molpcba import BENCHMARK
 from harness.work.closeness import relative_error
 from harness.work.datasets import Dataset
@@ -25,7 +24,9 @@ from jax_runner import graphs as jax_graphs
 from jax_runner.models import molpcba as jax_models
 from jax_runner.use_cases.per_sample_gradients import by_layers
 from tests.made.captures import only_trace
-from tests.made.sessions import build, make_session
+from tests.made.numbers import TOLERANCE, Numbers, OneByOne, error_of, gated, one_by_one, require_same
+from tests.made.operators import Operators
+from tests.made.sessions import build, make_session, with_first
 from torch_runner import ghost as torch_ghost
 from torch_runner import graphs as torch_graphs
 from torch_runner import task as torch_task
@@ -33,12 +34,8 @@ from torch_runner.models import molpcba as torch_models
 from torch_runner.use_cases.per_sample_gradients import outer_product
 from torch_runner.weights import to_neutral
 
-TOLERANCE = 1e-9
-"""Of float64, which rounds at 1e-16."""
 SMALL = {"width": 8, "layers": 2}
 GRAPHS = 6
-FRAMEWORKS: tuple[Framework, ...] = ("jax", "torch")
-Numbers = dict[str, np.ndarray]
 
 
 def session_of(framework: Framework, use_case: str = "train", model: str = "graphnet", **rest: Any) -> Any:
@@ -47,9 +44,7 @@ def session_of(framework: Framework, use_case: str = "train", model: str = "grap
     if use_case == "train":
         all_of_it |= {"learning_rate": 1e-3}
     session = make_session(framework, use_case, benchmark="molpcba", model=model, **all_of_it)
-    data = session.dataset
-    few = {name: array[:40] for name, array in data.train.items()}
-    return replace(session, dataset=replace(data, train=few, test={n: a[:20] for n, a in data.test.items()}))
+    return with_first(session, train=40, test=20)
 
 
 @cache
@@ -61,14 +56,8 @@ def trained(framework: Framework, model: str, mode: str = "") -> Numbers:
     return numbers | {"test loss": np.array(loss), "test score": np.array(score)}
 
 
-def require_same(ours: Numbers, theirs: Numbers) -> None:
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        assert relative_error({name: ours[name]}, {name: value}) < TOLERANCE, name
-
-
 def differ(ours: Numbers, theirs: Numbers) -> bool:
-    return any(relative_error({name: ours[name]}, {name: theirs[name]}) > TOLERANCE for name in theirs)
+    return any(error_of(name, ours, theirs) > TOLERANCE for name in theirs)
 
 
 @pytest.mark.parametrize("model", ["gcn", "graphnet"])
@@ -122,13 +111,10 @@ def test_parameter_counts_of_the_default_sizes(model: str, count: int) -> None:
 
 def test_the_gate_passes_with_adamw() -> None:
     """As experiments.yaml has it, in fp32, and far from the tolerances: no parameter's gradient is all rounding."""
-    found = []
-    for framework in FRAMEWORKS:
-        session = session_of(framework, model="gcn", precision="fp32", optimizer="adamw", weight_decay=0.0)
-        session = replace(session, measurement=gate_measurement(session.measurement))
-        kept, shapes = condense(build(session).parity())
-        metadata = ParityMetadata(key=key_of(session.measurement), outcome="ok", shapes=shapes, created_at="now")
-        found.append(ParityNumbers(metadata=metadata, kept=kept))
+    found = [
+        gated(session_of(framework, model="gcn", precision="fp32", optimizer="adamw", weight_decay=0.0))
+        for framework in FRAMEWORKS
+    ]
     judgement = judge(*found)
     assert judgement.state == "passed", judgement.sentence
     updates = [check for check in compare(*found) if check.name.startswith("updates")]
@@ -386,22 +372,14 @@ def test_per_graph_gradients(framework: Framework, mode: str, model: str) -> Non
 @pytest.mark.parametrize(("use_case", "model"), [("per_sample_gradients", "graphnet"), ("many_models", "gcn")])
 def test_vmap_starts_as_many_operations_whatever_it_maps_over(use_case: str, model: str) -> None:
     """Samples, or models: `index_add` would be a loop over them."""
-
-    class Counted(TorchDispatchMode):
-        count = 0
-
-        def __torch_dispatch__(self, operator: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
-            self.count += 1
-            return operator(*arguments, **(options or {}))
-
     counts = []
     for mapped in (2, 4):
         own = {"batch_size": mapped} if use_case == "per_sample_gradients" else {"options": {"models": mapped}}
         program: Any = build(session_of("torch", use_case, model, execution_mode="vmap.eager", **own))
         program.step()
-        with Counted() as counted:
+        with Operators() as seen:
             program.step()
-        counts.append(counted.count)
+        counts.append(len(seen.calls))
         assert program.details.get("aggregation", "scatter_add") == "scatter_add"
     assert counts[0] == counts[1] > 100
 
@@ -413,22 +391,8 @@ def problem_of(framework: Framework, model: str) -> Any:
 
 
 @cache
-def loop_over_graphs(model: str) -> dict[str, Any]:
-    """By plain autograd on the plain model, each graph in a batch of its own."""
-    problem = problem_of("torch", model)
-    gradients = []
-    for one in range(GRAPHS):
-        inputs, targets = problem.batch(np.array([one]))
-        problem.model.zero_grad()
-        problem.task.mean_loss(problem.model(inputs), targets).backward()
-        gradients.append({name: p.grad.numpy().copy() for name, p in problem.model.named_parameters()})
-    norms = np.array([np.sqrt(sum((g**2).sum() for g in gradient.values())) for gradient in gradients])
-    clip_norm = float(np.median(norms))
-    full = {name: np.stack([gradient[name] for gradient in gradients]) for name in gradients[0]}
-    factors = np.minimum(1, clip_norm / norms)
-    assert factors.min() < 1 == factors.max()
-    clipped = {name: np.tensordot(factors, value, 1) for name, value in full.items()}
-    return {"norms": {"norms": norms}, "full": full, "clipped_sum": clipped, "clip_norm": clip_norm}
+def loop_over_graphs(model: str) -> OneByOne:
+    return one_by_one(problem_of("torch", model), GRAPHS)
 
 
 @pytest.mark.parametrize(("model", "form"), [("gcn", "gram"), ("gcn", "instantiated"), ("graphnet", "gram")])
@@ -441,24 +405,26 @@ def test_ghost_norms_of_packed_graphs_are_the_loop(model: str, form: str, monkey
 
     for runner in (jax_ghost, torch_ghost):
         monkeypatch.setattr(runner, "choose", chosen)
-    wanted, rows = loop_over_graphs(model), np.arange(GRAPHS)
+    loop, rows = loop_over_graphs(model), np.arange(GRAPHS)
+    clip_norm = float(np.median(loop.norms))
+    wanted = loop.output("clipped_sum", clip_norm)
     of_torch, of_jax = problem_of("torch", model), problem_of("jax", model)
     batch = of_jax.batch(rows)
-    settings = Settings(chunk_size=1, clip_norm=wanted["clip_norm"])
+    settings = Settings(chunk_size=1, clip_norm=clip_norm)
     clipped = jax.jit(jax_ghost.ghost(of_jax, "clipped_sum", settings))(of_jax.params, *batch)
-    assert relative_error(of_jax.to_neutral(clipped), wanted["clipped_sum"]) < TOLERANCE
+    assert relative_error(of_jax.to_neutral(clipped), wanted) < TOLERANCE
     for traced in (False, True):
         of_torch = problem_of("torch", model)
-        compute = torch_ghost.ghost(of_torch, "clipped_sum", wanted["clip_norm"], traced=traced)
-        assert relative_error(to_neutral(compute(*of_torch.batch(rows))), wanted["clipped_sum"]) < TOLERANCE
+        compute = torch_ghost.ghost(of_torch, "clipped_sum", clip_norm, traced=traced)
+        assert relative_error(to_neutral(compute(*of_torch.batch(rows))), wanted) < TOLERANCE
     of_torch = problem_of("torch", model)
     norms = torch_ghost.ghost(of_torch, "norms", 1.0, traced=False)(*of_torch.batch(rows))
-    assert relative_error(to_neutral(norms), wanted["norms"]) < TOLERANCE
+    assert relative_error(to_neutral(norms), loop.output("norms")) < TOLERANCE
 
 
 @pytest.mark.parametrize("model", ["gcn", "graphnet"])
 def test_outer_products_of_packed_graphs_are_the_loop(model: str) -> None:
-    wanted, rows = loop_over_graphs(model)["full"], np.arange(GRAPHS)
+    wanted, rows = loop_over_graphs(model).full, np.arange(GRAPHS)
     of_jax = problem_of("jax", model)
     full = jax.jit(by_layers(of_jax, "outer_product"))(of_jax.params, *of_jax.batch(rows))
     assert relative_error(of_jax.to_neutral(full, leading_axes=1), wanted) < TOLERANCE

@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 from harness.errors import CheckFailed, DataError, Refused
 from harness.measure.program import Session
 from harness.measure.use_cases import inference as shared
-from harness.plan import FRAMEWORKS, Framework, Precision
+from harness.plan import FRAMEWORKS, Framework
 from harness.work.folding import folded
 from harness.work.use_cases import inference as declared
 from harness.work.use_cases.inference import HOST_BATCHES
@@ -28,7 +28,7 @@ from jax_runner.weights import arrays_of
 from jax_runner.weights import store_as as jax_store_as
 from tests.made.captures import allow_captures, only_trace
 from tests.made.laid_out import OnGpu, backwards, kernels_in_memory
-from tests.made.sessions import build, make_session, measure, with_pretrained, with_small_images
+from tests.made.sessions import build, make_session, measure, with_pretrained, with_small_images, with_variant
 from torch_runner.folding import without_batch_norm
 from torch_runner.use_cases import inference as torch_inference
 from torch_runner.weights import load_weights
@@ -231,18 +231,13 @@ def test_only_what_the_model_is_given_is_copied(framework: Framework) -> None:
 # Half precision, which a CPU can do, though no measurement on a CPU does.
 
 
-def in_half(session: Session[Any], precision: Precision) -> Session[Any]:
-    variant = session.measurement.variant.model_copy(update={"precision": precision})
-    return replace(session, measurement=session.measurement.model_copy(update={"variant": variant}))
-
-
 @pytest.mark.parametrize(
     ("framework", "arguments"),
     [("jax", {}), ("torch", {}), ("torch", RESNET), ("torch", RESNET | {"options": KEPT | HOST})],
     ids=["jax", "torch", "torch-folded", "torch-kept"],
 )
 def test_bf16_is_near_enough(framework: Framework, arguments: dict[str, Any]) -> None:
-    checks = build(in_half(session_of(framework, **arguments), "bf16")).check()
+    checks = build(with_variant(session_of(framework, **arguments), precision="bf16")).check()
     assert all(check.error > 1e-4 for check in checks), "this is not bf16"
 
 
@@ -250,7 +245,7 @@ def test_bf16_is_near_enough(framework: Framework, arguments: dict[str, Any]) ->
 @every_framework
 def test_fp16_is_nearer(framework: Framework, arguments: dict[str, Any]) -> None:
     """It has three bits more than bfloat16, whose errors are 4e-3 and more."""
-    program: Any = build(in_half(session_of(framework, **arguments), "fp16"))
+    program: Any = build(with_variant(session_of(framework, **arguments), precision="fp16"))
     assert str(program.step()[1].dtype if framework == "jax" else program.step().dtype).endswith("float16")
     whole, worst = program.check()
     assert 5e-5 < whole.error < 2e-3 and whole.error < worst.error < 1e-2
@@ -266,9 +261,9 @@ def test_weights_of_four_bits_do_not_pass_as_fp16(framework: Framework, monkeypa
         store(model, dtype)
 
     monkeypatch.setattr(RUNNERS[framework], "store_as", store_twice)
-    build(in_half(session_of(framework), "bf16")).check()
+    build(with_variant(session_of(framework), precision="bf16")).check()
     with pytest.raises(CheckFailed, match="outputs of 2 batches against float64: relative error .*, tolerance 0.01"):
-        build(in_half(session_of(framework), "fp16")).check()
+        build(with_variant(session_of(framework), precision="fp16")).check()
 
 
 def test_bf16_is_stored_but_in_batch_norm() -> None:

@@ -17,6 +17,7 @@ from jax_runner import compiler
 from jax_runner.compiler import compiler_options, jitted, outside_of_graphs, witness_of_graphs
 from jax_runner.device import Device
 from jax_runner.executable import thunks_of
+from tests.made.laid_out import OnGpu
 from tests.made.sessions import build, make_session
 
 MODES = {(name, mode.name): mode for name in use_case_names() for mode in use_case(name).modes["jax"]}
@@ -34,10 +35,6 @@ OVERLAP = {
 
 def mode_of(run: Run) -> Mode:
     return Mode(written=Formulation(name="step", runs=(run,)), run=run)
-
-
-class WithGpu(Device):
-    on_gpu = True  # type: ignore[assignment]
 
 
 class OnCpu(Device):
@@ -61,13 +58,13 @@ class OnCpu(Device):
     ],
 )
 def test_options_of_a_mode(name: str, mode: str, options: dict[str, Any]) -> None:
-    assert compiler_options(MODES[name, mode], WithGpu()) == options
+    assert compiler_options(MODES[name, mode], OnGpu()) == options
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=map("-".join, MODES))
 def test_this_jaxlib_knows_every_option(mode: Mode) -> None:
     """And without a GPU they are refused, not ignored."""
-    if not compiler_options(mode, WithGpu()):
+    if not compiler_options(mode, OnGpu()):
         assert compiler_options(mode, OnCpu()) == {}
         return
     with pytest.raises(Refused, match=f"execution mode {mode.name} needs an NVIDIA GPU"):
@@ -88,12 +85,12 @@ def test_what_this_jaxlib_does_not_know_is_refused(
     monkeypatch.setattr(compiler, "IN_GRAPHS", values)
     mode = mode_of(Run(name="new", graph="step", layout=layout))
     with pytest.raises(Refused, match=f"execution mode step.new: jaxlib .* does not know it: .*{reason}"):
-        jitted(lambda values: values, mode, WithGpu())
+        jitted(lambda values: values, mode, OnGpu())
 
 
 def test_options_reach_xla(tmp_path: Path) -> None:
     """By what it dumps of the options that it was given."""
-    step = jitted(lambda values: 2 * values, MODES["train", "step.tuned_graph"], WithGpu(), donate_argnums=0)
+    step = jitted(lambda values: 2 * values, MODES["train", "step.tuned_graph"], OnGpu(), donate_argnums=0)
     step.lower(jnp.ones(3)).compile(compiler_options={"xla_dump_to": str(tmp_path), "xla_dump_emitter_re": "none"})
     (dump,) = tmp_path.glob("*.debug_options")
     options = dump.read_text()
@@ -118,7 +115,7 @@ def test_programs_are_compiled_with_them(
     session = make_session("jax", name, execution_mode=mode, options=options)
     monkeypatch.setattr(Device, "on_gpu", True)
     program = build(session)
-    assert program.details["compiler_options"] == compiler_options(MODES[name, mode], WithGpu())
+    assert program.details["compiler_options"] == compiler_options(MODES[name, mode], OnGpu())
     assert all(check.passed for check in program.check())
     witness = program.witness()
     assert witness["command_buffers"] is None
@@ -127,7 +124,7 @@ def test_programs_are_compiled_with_them(
 
 
 def test_nothing_is_tried_in_the_parity_gate() -> None:
-    device = WithGpu()
+    device = OnGpu()
     device.tries_algorithms = False
     plain = mode_of(JIT)
     assert compiler_options(plain, device) == {"xla_gpu_autotune_level": 0}

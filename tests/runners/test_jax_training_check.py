@@ -4,7 +4,6 @@ A wrong kernel is in test_wrong_kernels.py, gradients that nobody averages are i
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import optax
@@ -12,7 +11,7 @@ import pytest
 
 from harness.errors import CheckFailed
 from jax_runner.use_cases import train as module
-from tests.made.sessions import build, make_session
+from tests.made.sessions import build, make_session, with_first
 
 MODES = ("step.jit", "scan.jit")
 SGD = optax.sgd
@@ -20,9 +19,7 @@ SGD = optax.sgd
 
 def session(mode: str, **others: Any) -> Any:
     """Three steps in an epoch of 24 samples."""
-    made = make_session("jax", "train", batch_size=8, execution_mode=mode, **others)
-    train = {name: array[:24] for name, array in made.dataset.train.items()}
-    return replace(made, dataset=replace(made.dataset, train=train))
+    return with_first(make_session("jax", "train", batch_size=8, execution_mode=mode, **others), train=24)
 
 
 @pytest.mark.parametrize("mode", MODES)

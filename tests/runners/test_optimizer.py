@@ -1,7 +1,6 @@
-"""AdamW and clipping in both frameworks: by hand, in every way to run a step, and shorter epochs."""
+"""SGD, AdamW and clipping in both frameworks: by hand, in every way to run a step, and shorter epochs."""
 
 import inspect
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,20 +13,18 @@ from flax import nnx
 from jax import numpy as jnp
 
 from harness.errors import CheckFailed
-from harness.plan import Framework
-from harness.work.closeness import relative_error
+from harness.plan import FRAMEWORKS, Framework
 from harness.work.use_cases.train import Settings
 from jax_runner.device import model_dtypes
 from jax_runner.models import make_model
 from jax_runner.optimizer import make_optimizer
 from jax_runner.weights import neutral_name, to_neutral_layout
 from tests.made.captures import allow_captures, only_trace
-from tests.made.sessions import SETTINGS, build, make_session, measure
+from tests.made.numbers import TOLERANCE, Numbers, require_same
+from tests.made.sessions import SETTINGS, build, make_session, measure, with_first
 from torch_runner import optimizer as torch_optimizer
 from torch_runner.use_cases import train as torch_train
 
-FRAMEWORKS: tuple[Framework, ...] = ("jax", "torch")
-TOLERANCE = 1e-9
 RECIPE = {
     "optimizer": "adamw",
     "learning_rate": 0.01,
@@ -43,15 +40,12 @@ RECIPE = {
 }
 BATCH_SIZE = 4
 
-Numbers = dict[str, np.ndarray]
-
 
 def small_session(framework: Framework, mode: str = "", **settings: Any) -> Any:
     """48 windows of text: 12 steps in a whole epoch."""
     arguments: dict[str, Any] = {"benchmark": "text", "model": "mlp", "batch_size": BATCH_SIZE, "precision": "fp64"}
     session = make_session(framework, "train", execution_mode=mode, **arguments, **(RECIPE | settings))
-    train = {name: array[:48] for name, array in session.dataset.train.items()}
-    return replace(session, dataset=replace(session.dataset, train=train))
+    return with_first(session, train=48)
 
 
 def settings_of(**settings: Any) -> Settings:
@@ -98,22 +92,32 @@ def found_by_torch(settings: Settings, gradients: list[tuple[float, float]]) -> 
 FOUND_BY = {"jax": found_by_jax, "torch": found_by_torch}
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_two_steps_of_adamw_by_hand(framework: Framework) -> None:
-    """The numbers of tests/harness/work/test_optimizers.py: the matrix is decayed and the vector is not."""
-    settings = settings_of(optimizer="adamw", learning_rate=0.1, weight_decay=0.2, beta1=0.5, beta2=0.75, epsilon=0.5)
-    one, two = FOUND_BY[framework](settings, [(0.5, 0.5), (1.0, 1.0)])
-    assert one == pytest.approx((0.93, 0.95), rel=1e-6)
-    assert two == pytest.approx((0.8484478, 0.8870478), rel=1e-6)
+ADAMW = {"optimizer": "adamw", "learning_rate": 0.1, "weight_decay": 0.2, "beta1": 0.5, "beta2": 0.75, "epsilon": 0.5}
+TWO_STEPS = [
+    # v <- momentum v + (g + decay w);  w <- w - rate v.   With w = 1, g = 0.5: v = 0.6, w = 0.88;  then
+    # g + decay w = 0.588, v = 0.54 + 0.588 = 1.128, w = 0.88 - 0.2256 = 0.6544.
+    (
+        {"learning_rate": 0.2, "momentum": 0.9, "weight_decay": 0.1},
+        [(0.5, 0.5), (0.5, 0.5)],
+        [(0.88, 0.88), (0.6544, 0.6544)],
+    ),
+    # [3, 4] has the norm 5, so a fifth of it is left; [0.3, 0.4] has 0.5.
+    (
+        {"learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0, "max_gradient_norm": 1.0},
+        [(3.0, 4.0), (0.3, 0.4)],
+        [(0.94, 0.92), (0.91, 0.88)],
+    ),
+    # The numbers of tests/harness/work/test_optimizers.py: the matrix is decayed and the vector is not.
+    (ADAMW, [(0.5, 0.5), (1.0, 1.0)], [(0.93, 0.95), (0.8484478, 0.8870478)]),
+]
+"""Settings, the gradients of matrix and vector, and what these are after each step."""
 
 
+@pytest.mark.parametrize(("settings", "gradients", "wanted"), TWO_STEPS, ids=["SGD", "clipping", "AdamW"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_clipping_by_hand(framework: Framework) -> None:
-    """[3, 4] has the norm 5, so a fifth of it is left; [0.3, 0.4] has 0.5. By plain SGD at the rate 0.1."""
-    settings = settings_of(learning_rate=0.1, momentum=0.0, weight_decay=0.0, max_gradient_norm=1.0)
-    one, two = FOUND_BY[framework](settings, [(3.0, 4.0), (0.3, 0.4)])
-    assert one == pytest.approx((0.94, 0.92), rel=1e-6)
-    assert two == pytest.approx((0.91, 0.88), rel=1e-6)
+def test_two_steps_by_hand(framework: Framework, settings: dict[str, Any], gradients: Any, wanted: Any) -> None:
+    found = FOUND_BY[framework](settings_of(**settings), gradients)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 def test_defaults_are_pytorchs_and_optaxs() -> None:
@@ -159,12 +163,6 @@ def test_no_gradient_is_clipped_unasked(monkeypatch: pytest.MonkeyPatch) -> None
 @cache
 def recipe_numbers(framework: Framework, mode: str = "") -> Numbers:
     return dict(build(small_session(framework, mode)).parity())
-
-
-def require_same(ours: Numbers, theirs: Numbers) -> None:
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        assert relative_error({name: ours[name]}, {name: value}) < TOLERANCE, name
 
 
 @pytest.mark.parametrize("mode", ["step.jit", "scan.jit"])
@@ -285,9 +283,8 @@ def test_a_measurement_of_shorter_epochs(framework: Framework, mode: str) -> Non
     session = small_session(framework, mode)
     result = measure(session)
     plain: Any = build(small_session("torch"))
-    test = {name: array[:20] for name, array in plain.session.dataset.test.items()}
     plain.settings = plain.settings.model_copy(update={"evaluation_samples": 0})
-    plain.session = replace(plain.session, dataset=replace(plain.session.dataset, test=test))
+    plain.session = with_first(plain.session, test=20)
     for point in result.epochs:
         losses = plain.losses([plain.kept(plain.step()) for _ in range(6)])
         assert point.train_loss == pytest.approx(losses.mean(), rel=TOLERANCE)

@@ -24,18 +24,16 @@ from harness.work.closeness import relative_error
 from harness.work.use_cases.per_sample_gradients import USE_CASE
 from jax_runner.use_cases import per_sample_gradients as jax_use_case
 from tests.made.captures import allow_captures, only_trace
+from tests.made.numbers import TOLERANCE, Numbers, OneByOne, one_by_one
 from tests.made.sessions import build, make_session, measure, with_small_images
 from torch_runner.captured import patches_of
 from torch_runner.use_cases import per_sample_gradients as torch_use_case
 from torch_runner.weights import to_neutral
 
-Gradients = dict[str, np.ndarray]
-
 CLIP_NORM = 80.0
 """Among the norms of the first samples, which are 11 to 148: some are clipped, some are not."""
 CHUNK_SIZE, BATCH_SIZE = 3, 7
 """Two chunks and a rest of one."""
-TOLERANCE = 1e-9
 PLAIN_MODE: dict[Framework, str] = {"jax": "vmap.jit", "torch": "vmap.eager"}
 MODULES: dict[str, Any] = {"jax": jax_use_case, "torch": torch_use_case}
 
@@ -67,7 +65,7 @@ def every_mode(monkeypatch: pytest.MonkeyPatch) -> None:
 @cache
 def compute(
     framework: Framework, mode: str, output: str, batch_size: int = BATCH_SIZE, benchmark: str = "mnist"
-) -> Gradients:
+) -> Numbers:
     """What the program that is timed gives for the first samples, in neutral layout."""
     session = make_session(
         framework,
@@ -85,31 +83,15 @@ def compute(
 
 
 @cache
-def loop(batch_size: int, benchmark: str = "mnist") -> list[Gradients]:
-    """The gradient of each sample's loss, by plain autograd on the plain model."""
+def loop(batch_size: int, benchmark: str) -> OneByOne:
     session = make_session(
         "torch", "per_sample_gradients", benchmark=benchmark, batch_size=batch_size, precision="fp64"
     )
-    problem = build(with_small_images(session)).problem
-    gradients = []
-    for image, label in zip(*problem.batch(np.arange(batch_size)), strict=True):
-        problem.model.zero_grad()
-        F.cross_entropy(problem.model(image[None]), label[None]).backward()
-        gradients.append({name: p.grad.cpu().numpy().copy() for name, p in problem.model.named_parameters()})
-    return gradients
+    return one_by_one(build(with_small_images(session)).problem, batch_size, F.cross_entropy)
 
 
-def expected(output: str, batch_size: int = BATCH_SIZE, benchmark: str = "mnist") -> Gradients:
-    gradients = loop(batch_size, benchmark)
-    norms = np.array([np.sqrt(sum((g**2).sum() for g in gradient.values())) for gradient in gradients])
-    if output == "norms":
-        return {"norms": norms}
-    if output == "full":
-        return {name: np.stack([gradient[name] for gradient in gradients]) for name in gradients[0]}
-    if output == "clipped_sum":
-        assert norms.min() < CLIP_NORM < norms.max(), norms  # some are clipped, some are not
-    weights = np.minimum(1, CLIP_NORM / norms) if output == "clipped_sum" else np.full(batch_size, 1 / batch_size)
-    return {name: sum(w * g[name] for w, g in zip(weights, gradients, strict=True)) for name in gradients[0]}
+def expected(output: str, batch_size: int = BATCH_SIZE, benchmark: str = "mnist") -> Numbers:
+    return loop(batch_size, benchmark).output(output, CLIP_NORM)
 
 
 @pytest.mark.usefixtures("every_mode")

@@ -2,12 +2,18 @@
 
 from typing import Any
 
+import jax
 import pytest
+import torch
+from jax import numpy as jnp
 
 from harness.measure.explain import work_of_step
+from harness.plan import FRAMEWORKS
 from harness.work.declared import benchmark
 from harness.work.products import Product, work_of
+from jax_runner.products import forward_products as of_jax
 from tests.made.sessions import build, make_session
+from torch_runner.products import forward_products as of_torch
 
 MODELS = (
     ("train", "mnist", "cnn", {}),
@@ -32,9 +38,9 @@ def work(framework: Any, use_case: str, name: str, model: str, **settings: Any) 
 
 @pytest.mark.parametrize(("use_case", "name", "model", "settings"), MODELS)
 def test_both_frameworks_count_the_same(use_case: str, name: str, model: str, settings: dict[str, Any]) -> None:
-    of_jax = work("jax", use_case, name, model, **settings)
-    assert of_jax == work("torch", use_case, name, model, **settings)
-    assert of_jax.operations > 0
+    ours, theirs = (work(framework, use_case, name, model, **settings) for framework in FRAMEWORKS)
+    assert ours == theirs
+    assert ours.operations > 0
 
 
 def test_mnist_by_hand() -> None:
@@ -78,68 +84,45 @@ def test_work_by_hand() -> None:
     assert work_of(products, precision="fp16", with_gradients=False).least_bytes == 2 * (26 + 107)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        "resnet50",
-        "vit_b_16",
-        pytest.param("mobilenet_v3_small", marks=pytest.mark.nightly),
-        pytest.param("efficientnet_b0", marks=pytest.mark.nightly),
-    ],
-)
-def test_models_of_imagenet100(model: str) -> None:
-    """Both sides, on small images; and at full size what the declaration says. No program is built."""
-    import jax
-    import jax.numpy as jnp
-    import torch
-
-    import jax_runner.products
-    import torch_runner.products
-
-    def session(framework: Any, image_size: int) -> Any:
-        return make_session(
-            framework, "inference", benchmark="imagenet100", model=model, sizes={"image_size": image_size}
-        )
-
-    of_torch = torch_runner.products.forward_products(session("torch", 64), torch.empty(2, 3, 64, 64, device="meta"))
-    images = jax.ShapeDtypeStruct((2, 64, 64, 3), jnp.float32)
-    of_jax = jax_runner.products.forward_products(session("jax", 64), images)
-    assert sorted(of_jax) == sorted(of_torch)
-    images = torch.empty(1, 3, 224, 224, device="meta")
-    whole = torch_runner.products.forward_products(session("torch", 224), images)
-    assert sum(product.multiply_adds for product in whole) == benchmark("imagenet100").model(model).multiply_adds
+def tokens(samples: int, positions: int) -> torch.Tensor:
+    return torch.empty(samples, positions, dtype=torch.long, device="meta")
 
 
-def test_gpt2_of_fineweb() -> None:
-    """From shapes alone, in a small size."""
-    import jax
-    import jax.numpy as jnp
-    import torch
+def images(samples: int, side: int) -> torch.Tensor:
+    return torch.empty(samples, 3, side, side, device="meta")
 
-    import jax_runner.products
-    import torch_runner.products
 
-    def session(framework: Any) -> Any:
-        return make_session(framework, "train", benchmark="fineweb", model="gpt2", batch_size=2)
+IMAGENET100 = [
+    *(("imagenet100", name) for name in ("resnet50", "vit_b_16")),
+    *(
+        pytest.param("imagenet100", name, marks=pytest.mark.nightly)
+        for name in ("mobilenet_v3_small", "efficientnet_b0")
+    ),
+]
 
-    tokens = torch.empty(2, 64, dtype=torch.long, device="meta")
-    of_torch = torch_runner.products.forward_products(session("torch"), tokens)
-    of_jax = jax_runner.products.forward_products(session("jax"), jax.ShapeDtypeStruct((2, 64), jnp.int32))
-    assert sorted(of_jax) == sorted(of_torch)
+
+@pytest.mark.parametrize(("name", "model"), [*IMAGENET100, ("fineweb", "gpt2")])
+def test_both_frameworks_count_the_same_from_shapes_alone(name: str, model: str) -> None:
+    """In a small size. No program is built."""
+    ours, theirs = (
+        make_session(framework, "train", benchmark=name, model=model, batch_size=2) for framework in FRAMEWORKS
+    )
+    if name == "fineweb":
+        found, expected = of_jax(ours, jax.ShapeDtypeStruct((2, 64), jnp.int32)), of_torch(theirs, tokens(2, 64))
+    else:
+        nhwc = jax.ShapeDtypeStruct((2, 64, 64, 3), jnp.float32)
+        found, expected = of_jax(ours, nhwc), of_torch(theirs, images(2, 64))
+    assert sorted(found) == sorted(expected)
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "positions"), [("enwik8", "gpt_nano", 64), ("enwik8", "gpt_mini", 256), ("fineweb", "gpt2", 1024)]
+    ("name", "model"), [*IMAGENET100, ("enwik8", "gpt_nano"), ("enwik8", "gpt_mini"), ("fineweb", "gpt2")]
 )
-def test_a_gpt_has_the_multiply_adds_that_it_declares(name: str, model: str, positions: int) -> None:
-    """Of one sequence at full size; nothing is computed. So what is achieved by declaration is so by count."""
-    import torch
-
-    import torch_runner.products
-
+def test_a_model_has_the_multiply_adds_that_it_declares(name: str, model: str) -> None:
+    """Of one sample at full size; nothing is computed. So what is achieved by declaration is so by count."""
     declared = benchmark(name)
     sizes = declared.sizes().model_dump()
-    session: Any = make_session("torch", "train", benchmark=name, model=model, batch_size=2, sizes=sizes)
-    tokens = torch.empty(1, positions, dtype=torch.long, device="meta")
-    found = torch_runner.products.forward_products(session, tokens)
+    session = make_session("torch", "train", benchmark=name, model=model, batch_size=2, sizes=sizes)
+    positions = {"gpt_nano": 64, "gpt_mini": 256, "gpt2": 1024}
+    found = of_torch(session, tokens(1, positions[model]) if model in positions else images(1, 224))
     assert sum(product.multiply_adds for product in found) == declared.model(model).multiply_adds

@@ -6,8 +6,7 @@ A new use case, mode, benchmark or model is here as soon as it is declared.
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,16 +14,20 @@ import torch
 
 from harness.errors import Refused
 from harness.measure.program import Program, Trains
-from harness.plan import Framework
+from harness.plan import FRAMEWORKS, Framework
 from harness.work.applies import why_not
 from harness.work.closeness import relative_error
-from harness.work.declared import Mode, benchmark, use_case, use_case_names
+from harness.work.declared import Mode, benchmark, benchmark_names, use_case, use_case_names
 from harness.work.weights import RUNNING_STATISTICS, initial_weight
+from jax_runner import models as jax_models
+from jax_runner import weights as jax_weights
+from jax_runner.device import model_dtypes
 from tests.gpu.cases import PRECISIONS, combinations
 from tests.made.applies import MODELS
-from tests.made.sessions import PROTOCOL, build, make_session
+from tests.made.sessions import PROTOCOL, build, make_session, with_measurement
+from torch_runner import models as torch_models
+from torch_runner import weights as torch_weights
 
-FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 PARAMETERS = {
     ("mnist", "cnn"): 26_010,
     ("cifar10", "cnn"): 605_226,
@@ -67,11 +70,18 @@ def test_every_declared_mode_is_built(framework: Framework, name: str, mode: Mod
     except Refused as refused:
         assert any(words in str(refused) for words in MISSING), refused
         return
+    assert torch.cuda.is_available() or not needs_a_gpu(mode)
     assert isinstance(program, Program)
     assert isinstance(program, Trains) == (name == "train")
     assert not program.communicates
     assert not build(session, joined=False).communicates
     assert program.samples_per_step % 8 == 0
+
+
+def needs_a_gpu(mode: Mode) -> bool:
+    if mode.formulation in ("streams", "cudnn_attention"):
+        return True
+    return mode.graph != "none" or mode.run_as == "max_autotune"
 
 
 def what_it_can_do(name: str, mode: Mode) -> dict[str, Any]:
@@ -99,13 +109,20 @@ def test_step_does_what_both_sides_count(name: str) -> None:
 @pytest.mark.parametrize("name", use_case_names())
 def test_each_replicate_has_its_own_weights_the_same_on_both_sides(name: str) -> None:
     def outputs(framework: Framework, replicate: int) -> dict[str, np.ndarray]:
-        session = make_session(framework, name)
-        measurement = session.measurement.model_copy(update={"replicate": replicate})
-        return {"outputs": dict(build(replace(session, measurement=measurement)).parity())["outputs"]}
+        session = with_measurement(make_session(framework, name), replicate=replicate)
+        return {"outputs": dict(build(session).parity())["outputs"]}
 
     of_second = outputs("torch", 1)
     assert relative_error(outputs("jax", 1), of_second) < 1e-4
     assert relative_error(outputs("torch", 0), of_second) > 0.1
+
+
+def models_of(*, place: str = "cpu", **names: Any) -> tuple[Any, Any]:
+    """JAX's and PyTorch's; `place`: of PyTorch's tensors."""
+    jax_session, torch_session = (make_session(framework, "train", **names) for framework in FRAMEWORKS)
+    ours = jax_models.make_model(jax_session, model_dtypes("fp32"))
+    with torch.device(place):
+        return ours, torch_models.make_model(torch_session, torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -114,19 +131,10 @@ def test_each_replicate_has_its_own_weights_the_same_on_both_sides(name: str) ->
 )  # those of ImageNet-100 give the same outputs, by day: test_imagenet100.py
 def test_same_initial_weights(data: str, model: str) -> None:
     """Bit for bit those of the seed, and running statistics too; the neutral layout is PyTorch's own."""
-    from jax_runner import models as jax_models
-    from jax_runner import weights as jax_weights
-    from jax_runner.device import model_dtypes
-    from torch_runner import models as torch_models
-    from torch_runner import weights as torch_weights
-
-    ours = jax_models.make_model(make_session("jax", "train", benchmark=data, model=model), model_dtypes("fp32"))
+    ours, theirs = models_of(benchmark=data, model=model)
     jax_weights.load_initial_weights(ours, PROTOCOL.seed)
-    of_jax = jax_weights.to_neutral(jax_weights.arrays_of(ours), jax_weights.flattened_of(ours))
-
-    session = make_session("torch", "train", benchmark=data, model=model)
-    theirs = torch_models.make_model(session, torch.float32)
     torch_weights.load_initial_weights(theirs, PROTOCOL.seed)
+    of_jax = jax_weights.to_neutral(jax_weights.arrays_of(ours), jax_weights.flattened_of(ours))
     state = {name: value for name, value in theirs.state_dict().items() if "num_batches" not in name}
     of_torch = torch_weights.to_neutral(state)
 
@@ -140,19 +148,11 @@ def test_same_initial_weights(data: str, model: str) -> None:
     assert counts == {PARAMETERS.get((data, model), *counts)}
 
 
-@pytest.mark.parametrize("data", ["mnist", "cifar10", "text", "synthetic"])
+@pytest.mark.parametrize("data", sorted({*benchmark_names()} - {"imagenet100"}))  # whose names and shapes are compared
 def test_both_sides_count_what_is_declared_of_the_default_sizes(data: str) -> None:
-    """Of the other benchmarks, the tests of their models do it."""
-    from jax_runner import models as jax_models
-    from jax_runner import weights as jax_weights
-    from jax_runner.device import model_dtypes
-    from torch_runner import models as torch_models
-    from torch_runner import weights as torch_weights
-
     declared = benchmark(data)
     for model in declared.models:
-        in_full = {"benchmark": data, "model": model.name, "sizes": declared.sizes().model_dump()}
-        ours = jax_models.make_model(make_session("jax", "train", **in_full), model_dtypes("fp32"))
-        theirs = torch_models.make_model(make_session("torch", "train", **in_full), torch.float32)
+        sizes = declared.sizes().model_dump()
+        ours, theirs = models_of(place="meta", benchmark=data, model=model.name, sizes=sizes)
         counts = jax_weights.parameter_count(ours), torch_weights.parameter_count(theirs)
         assert counts == (model.parameter_count,) * 2, model.name

@@ -4,10 +4,18 @@ import math
 from types import ModuleType
 from typing import Any
 
+import jax
 import pytest
+import torch
+from jax import numpy as jnp
+from jax.profiler import ProfileData
+from torch._inductor.codecache import PyCodeCache
 
 from harness.results.kernel_names import class_of
 from harness.results.timeline import busy_s, gaps, window_of
+from jax_runner import trace as jax_trace
+from jax_runner.executable import classes_of
+from torch_runner import trace as torch_trace
 
 US = 1e-6
 
@@ -25,9 +33,7 @@ def call(name: str, start_us: float, duration_us: float, correlation: int) -> di
 
 def test_kineto_kernels_their_launches_and_what_is_left_out() -> None:
     """Launches end at 5 and 19; kernels run 6 to 9 and 20 to 24, a copy 22 to 26 on another stream."""
-    from torch_runner.trace import timeline_from
-
-    found = timeline_from(
+    found = torch_trace.timeline_from(
         [
             {"ph": "M", "name": "process_name"},
             {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 6, "tid": 1},
@@ -47,27 +53,21 @@ def test_kineto_kernels_their_launches_and_what_is_left_out() -> None:
 
 def test_kineto_kernels_of_a_graph_share_a_launch_and_overlap() -> None:
     """cudaGraphLaunch returns at 3; its kernels 10 to 14, 13 to 16 and 20 to 21 have its correlation."""
-    from torch_runner.trace import timeline_from
-
     replay = [kernel(f"k{n}", start, length, 5) for n, (start, length) in enumerate(((10, 4), (13, 3), (20, 1)))]
-    found = timeline_from([call("cudaGraphLaunch", 0, 3, 5), *replay])
+    found = torch_trace.timeline_from([call("cudaGraphLaunch", 0, 3, 5), *replay])
     assert busy_s(found) == pytest.approx(7 * US)
     assert gaps(found) == pytest.approx((0, 4 * US, 0))
 
 
 def test_kineto_without_correlations_does_not_know_who_waits() -> None:
-    from torch_runner.trace import timeline_from
-
     old = [{"ph": "X", "cat": "kernel", "name": f"k{n}", "ts": 10 * n, "dur": 4, "args": {}} for n in range(3)]
-    assert gaps(timeline_from(old)) == pytest.approx((0, 0, 12 * US))
+    assert gaps(torch_trace.timeline_from(old)) == pytest.approx((0, 0, 12 * US))
 
 
 def test_kineto_operators_of_the_host_are_the_innermost_ones() -> None:
     """linear 0 to 10 holds addmm 2 to 9; autograd's own node, which holds all, is none."""
-    from torch_runner.trace import timeline_from
-
     events = [("autograd::engine::evaluate_function: X", 0, 12), ("aten::linear", 0, 10), ("aten::addmm", 2, 7)]
-    found = timeline_from(
+    found = torch_trace.timeline_from(
         [
             {"ph": "X", "cat": "cpu_op", "name": name, "ts": start, "dur": length, "tid": 1}
             for name, start, length in events
@@ -94,14 +94,12 @@ REGION = [
 def test_kineto_compiled_regions_hold_kernels_that_have_names(are_named: bool, unknown_us: float) -> None:
     """Of 20 + 9 us 6 are an addition, 10 a product and 7 a change of layout; what is left is a region's own time, which
     counts as work where its kernels may be without a name."""
-    from torch_runner.trace import timeline_from
-
     events = [
         {"ph": "X", "cat": "cpu_op", "name": name, "ts": start, "dur": length, "tid": 1}
         for name, start, length in REGION
     ]
     found: dict[str, float] = {}
-    for one in window_of(timeline_from(events, are_named=are_named), steps=1).kernels:
+    for one in window_of(torch_trace.timeline_from(events, are_named=are_named), steps=1).kernels:
         found[class_of(one.name)] = found.get(class_of(one.name), 0.0) + one.busy_s / US
     assert found.pop("other", 0.0) == pytest.approx(unknown_us)
     assert found == pytest.approx({"traffic": 6, "product": 10, "layout": 7})
@@ -110,11 +108,6 @@ def test_kineto_compiled_regions_hold_kernels_that_have_names(are_named: bool, u
 def test_kernels_that_inductor_has_loaded_leave_their_names_while_they_are_traced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import torch
-    from torch._inductor.codecache import PyCodeCache
-
-    from torch_runner.trace import traced
-
     def kernel(values: torch.Tensor) -> None:
         values.neg_()
 
@@ -124,7 +117,7 @@ def test_kernels_that_inductor_has_loaded_leave_their_names_while_they_are_trace
     values = torch.ones(8)
     if torch.cuda.is_available():
         pytest.skip("a GPU's kernels are traced here, not the operators of the host")
-    timeline, _ = traced(lambda: [module.cpp_fused_neg_0(values) for _ in range(3)])
+    timeline, _ = torch_trace.traced(lambda: [module.cpp_fused_neg_0(values) for _ in range(3)])
     assert {one.name: one.count for one in window_of(timeline, steps=3).kernels} == {
         "cpp_fused_neg_0": 3,
         "aten::neg_": 3,
@@ -171,11 +164,7 @@ planes {
 
 
 def test_xplane_of_a_gpu_has_the_answer_of_the_same_kineto_trace() -> None:
-    from jax.profiler import ProfileData
-
-    from jax_runner.trace import timeline_from
-
-    found = timeline_from([ProfileData.from_text_proto(GPU_PROFILE)])
+    found = jax_trace.timeline_from([ProfileData.from_text_proto(GPU_PROFILE)])
     assert sorted(found.names) == ["MemcpyD2D", "ampere_sgemm_128x64_tn", "loop_add_fusion"]
     assert busy_s(found) == pytest.approx(9 * US, rel=1e-6)
     assert gaps(found) == pytest.approx((10 * US, 1 * US, 0), abs=1e-12)
@@ -221,8 +210,6 @@ ENTRY %main (a: f32[8,4], b: f32[4,2]) -> f32[2,8] {
 
 
 def test_the_compiled_program_tells_what_a_fusion_holds() -> None:
-    from jax_runner.executable import classes_of
-
     classes, containers = classes_of([PROGRAM])
     wanted = {
         "ynn_fusion.3": "product",
@@ -244,10 +231,6 @@ def test_the_compiled_program_tells_what_a_fusion_holds() -> None:
 @pytest.mark.parametrize("count", [3, 8])
 def test_a_loop_is_a_container_however_much_it_carries(count: int) -> None:
     """XLA numbers the parts of a tuple from the sixth on, in comments with an equals sign."""
-    import jax
-    from jax import numpy as jnp
-
-    from jax_runner.executable import classes_of
 
     def looped(*carried: Any) -> Any:
         return jax.lax.fori_loop(0, 10, lambda _, arrays: tuple(jnp.tanh(array @ array) for array in arrays), carried)
@@ -260,10 +243,6 @@ def test_a_loop_is_a_container_however_much_it_carries(count: int) -> None:
 
 def test_an_operation_that_runs_on_in_other_threads_ends_where_the_profiler_says() -> None:
     """It returns after 1 us and ends after 6."""
-    from jax.profiler import ProfileData
-
-    from jax_runner.trace import timeline_from
-
     text = """
 planes { name: "/host:CPU"
   lines { id: 1 name: "tf_XLAPjRtCpuClient/1" timestamp_ns: 0
@@ -283,17 +262,13 @@ planes { name: "/host:CPU"
   stat_metadata { key: 3 value { id: 3 name: "_c" } }
 }
 """
-    found = timeline_from([ProfileData.from_text_proto(text)], containers=["while.1"])
+    found = jax_trace.timeline_from([ProfileData.from_text_proto(text)], containers=["while.1"])
     assert found.names == ("dot.1",)
     assert busy_s(found) == pytest.approx(6 * US, rel=1e-6)
 
 
 def test_jax_traced_here() -> None:
     """A product of 2 x 256^3 operations beside a sum of 256^2 numbers, three times."""
-    import jax
-    import jax.numpy as jnp
-
-    from jax_runner.trace import traced, tracer
 
     def product_and_sum(matrix: jax.Array) -> jax.Array:
         return (matrix @ matrix + jnp.sin(matrix)) / 256
@@ -314,19 +289,15 @@ def test_jax_traced_here() -> None:
             found = step(found)
         jax.block_until_ready(found)
 
-    timeline, contents = traced(run)
+    timeline, contents = jax_trace.traced(run)
     window = window_of(timeline, steps=3, contents=contents)
     classes = {class_of(one.name, one.content) for one in window.kernels}
     assert "product" in classes and "other" not in classes
     assert all(one.count % 3 == 0 for one in window.kernels)
-    assert tracer().startswith("jax.profiler of JAX ")
+    assert jax_trace.tracer().startswith("jax.profiler of JAX ")
 
 
 def test_torch_traced_here() -> None:
-    import torch
-
-    from torch_runner.trace import traced, tracer
-
     matrix = torch.ones(64, 64)
 
     def run() -> None:
@@ -335,9 +306,9 @@ def test_torch_traced_here() -> None:
 
     if torch.cuda.is_available():
         pytest.skip("a GPU's kernels are traced here, not the operators of the host")
-    timeline, contents = traced(run)
+    timeline, contents = torch_trace.traced(run)
     window = window_of(timeline, steps=3, contents=contents)
     counts = {one.name: one.count for one in window.kernels}
     assert counts["aten::mm"] == 3 and counts["aten::sin"] == 3
     assert {class_of(name) for name in counts} >= {"product", "traffic"}
-    assert tracer().startswith("torch.profiler of PyTorch ")
+    assert torch_trace.tracer().startswith("torch.profiler of PyTorch ")

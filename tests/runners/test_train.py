@@ -13,23 +13,19 @@ import torch
 from flax import nnx
 
 from harness.errors import CheckFailed, Refused
-from harness.measure.program import Session
 from harness.measure.protocol import Measuring
 from harness.measure.world import World
-from harness.plan import Framework
+from harness.plan import FRAMEWORKS, Framework
 from harness.results.record import EpochPoint
-from harness.work.closeness import relative_error
 from harness.work.use_cases.train import USE_CASE
 from harness.work.weights import batch_order, initial_weight
 from jax_runner.use_cases import train as jax_train
 from tests.made.captures import allow_captures, only_trace
 from tests.made.laid_out import OnGpu, backwards, kernels_in_memory
-from tests.made.sessions import build, make_session, measure, with_small_images
+from tests.made.numbers import TOLERANCE, Numbers, require_same
+from tests.made.sessions import build, make_session, measure, with_first, with_measurement, with_small_images
 from torch_runner.use_cases import train as torch_train
 
-TOLERANCE = 1e-9
-"""Of float64, which rounds at 1e-16."""
-FRAMEWORKS: tuple[Framework, ...] = ("jax", "torch")
 MODULES: dict[Framework, Any] = {"jax": jax_train, "torch": torch_train}
 OF_A_GPU = [
     mode.name
@@ -39,8 +35,6 @@ OF_A_GPU = [
     and mode.written.min_devices == 1
 ]
 """Modes that only a GPU can run."""
-
-Numbers = dict[str, np.ndarray]
 
 
 @cache
@@ -60,18 +54,10 @@ def trained(framework: Framework, benchmark: str, model: str, mode: str = "") ->
         learning_rate=1e-4,
         weight_decay=1.0,
     )
-    session = with_small_images(session)
-    test = {name: array[:8] for name, array in session.dataset.test.items()}
-    program: Any = build(replace(session, dataset=replace(session.dataset, test=test)))
+    program: Any = build(with_first(with_small_images(session), test=8))
     numbers = dict(program.parity())
     loss, score, _ = program.evaluate()
     return numbers | {"test loss": np.array(loss), "test score": np.array(score)}
-
-
-def require_same(ours: Numbers, theirs: Numbers) -> None:
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        assert relative_error({name: ours[name]}, {name: value}) < TOLERANCE, name
 
 
 @pytest.mark.parametrize(
@@ -100,46 +86,14 @@ def test_same_numbers_in_every_mode(framework: Framework, mode: str, benchmark: 
     require_same(trained(framework, benchmark, model, mode), trained("torch", benchmark, model))
 
 
-def test_optimizer_by_hand() -> None:
-    """Two steps of SGD with momentum and weight decay from the same gradients, on both sides.
-
-    v <- momentum v + (g + decay w);  w <- w - rate v.   With w = 1, g = 0.5, decay = 0.1, momentum = 0.9, rate = 0.2:
-    v = 0.6, w = 0.88;  then g + decay w = 0.588, v = 0.54 + 0.588 = 1.128, w = 0.88 - 0.2256 = 0.6544.
-    """
-    settings = {"learning_rate": 0.2, "momentum": 0.9, "weight_decay": 0.1}
-    ours: Any = build(make_session("jax", "train", **settings))
-    weight, gradient = jax.numpy.array(1.0), jax.numpy.array(0.5)
-    state = ours.optimizer.init(weight)
-    for expected in (0.88, 0.6544):
-        updates, state = ours.optimizer.update(gradient, state, weight)
-        weight = weight + updates
-        assert float(weight) == pytest.approx(expected, rel=1e-6)
-
-    theirs: Any = build(make_session("torch", "train", **settings))
-    parameter = theirs.model.fc2.bias
-    with torch.no_grad():
-        parameter.fill_(1.0)
-    for expected in (0.88, 0.6544):
-        theirs.optimizer.zero_grad()
-        parameter.grad = torch.full_like(parameter, 0.5)
-        theirs.optimizer.step()
-        np.testing.assert_allclose(parameter.detach().cpu().numpy(), expected, rtol=1e-6)
-
-
 # The whole use case
-
-
-def of_the_first(count: int, session: Session[Any]) -> Session[Any]:
-    """Samples to train on: JAX has no fast convolution in float64 on a CPU, and the check computes in it."""
-    train = {name: array[:count] for name, array in session.dataset.train.items()}
-    return replace(session, dataset=replace(session.dataset, train=train))
 
 
 @cache
 def whole_run(framework: Framework, mode: str = "") -> list[EpochPoint]:
-    """Of few and small batches."""
+    """Of few and small batches: JAX has no fast convolution in float64 on a CPU."""
     session = make_session(framework, "train", batch_size=16, execution_mode=mode, epochs=2, precision="fp64")
-    result = measure(of_the_first(120, session))
+    result = measure(with_first(session, train=120))
     assert result.recompiles == 0
     assert result.blocks is not None
     assert result.blocks.steps_per_call == (7 if mode in ("scan.jit", "epoch.compiled_graph") else 1)  # 120 // 16
@@ -150,8 +104,8 @@ def whole_run(framework: Framework, mode: str = "") -> list[EpochPoint]:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_short_replicate_has_its_own_seed_and_measures_what_a_ratio_needs(framework: Framework) -> None:
     """The plan's seed is 3, so the fourth replicate's is 6."""
-    session = of_the_first(120, make_session(framework, "train", batch_size=16))
-    session = replace(session, measurement=session.measurement.model_copy(update={"replicate": 3}))
+    session = with_first(make_session(framework, "train", batch_size=16), train=120)
+    session = with_measurement(session, replicate=3)
     result = measure(session)
     assert result.blocks and result.checks and result.compile_time_s is not None
     assert (result.latency, result.epochs, result.details.get("phases")) == (None, [], None)
@@ -246,7 +200,7 @@ def test_test_loss_that_is_not_finite_fails(framework: Framework, monkeypatch: p
     """One step per epoch: the loss of the initial weights is finite; only the evaluation sees what became of them."""
     monkeypatch.setattr(MODULES[framework].Training, "check", lambda _: [])
     monkeypatch.setattr(Measuring, "_require_finite", lambda *_: None)
-    session = of_the_first(64, make_session(framework, "train", batch_size=64, learning_rate=1e30))
+    session = with_first(make_session(framework, "train", batch_size=64, learning_rate=1e30), train=64)
     with pytest.raises(CheckFailed, match=r"the test loss after epoch 1, step 1 of 1, is (nan|inf): training diverged"):
         measure(session)
 
@@ -272,7 +226,7 @@ def test_nothing_of_the_timed_part_is_left_for_the_control(
 
     monkeypatch.setattr(module, "build", watched)
     gc.collect()
-    result = measure(of_the_first(480, make_session(framework, "train", batch_size=16)))
+    result = measure(with_first(make_session(framework, "train", batch_size=16), train=480))
     assert result.blocks_alone is not None
     before, after = left_bytes
     assert after - before < 10_000  # the images are 0.4 MB

@@ -9,21 +9,19 @@ import pytest
 import torch
 
 from harness.errors import CheckFailed, ConfigError, DataError, Refused
-from harness.plan import Framework
+from harness.plan import FRAMEWORKS, Framework
 from harness.results.parity import gate_measurement
 from harness.results.record import EpochPoint
 from harness.work import chunks
-from harness.work.closeness import relative_error
 from harness.work.tasks import IMAGES_OF_MANY_CLASSES
 from harness.work.use_cases import train as declared
 from harness.work.weights import initial_weight
 from jax_runner.use_cases import train as jax_train
 from tests.made.captures import allow_captures, only_trace
-from tests.made.sessions import build, make_session, measure, with_pretrained
+from tests.made.numbers import TOLERANCE, Numbers, error_of, require_same
+from tests.made.sessions import build, make_session, measure, with_first, with_pretrained
 from torch_runner.use_cases import train as torch_train
 
-TOLERANCE = 1e-9
-FRAMEWORKS: tuple[Framework, ...] = ("jax", "torch")
 MODULES: dict[Framework, Any] = {"jax": jax_train, "torch": torch_train}
 RECIPE = {
     "schedule": "cosine",
@@ -35,18 +33,11 @@ RECIPE = {
 BATCH_SIZE = 12
 SAMPLE_BYTES = 28 * 28 + 4
 
-Numbers = dict[str, np.ndarray]
-
 
 def small_session(framework: Framework, train: int = 96, test: int = 20, **arguments: Any) -> Any:
     """mnist's first samples: 8 steps in an epoch."""
     arguments = {"batch_size": BATCH_SIZE, "precision": "fp64", "weight_decay": 0.1} | arguments
-    session = make_session(framework, "train", **arguments)
-    parts = {
-        part: {name: array[:count] for name, array in getattr(session.dataset, part).items()}
-        for part, count in (("train", train), ("test", test))
-    }
-    return replace(session, dataset=replace(session.dataset, **parts))
+    return with_first(make_session(framework, "train", **arguments), train, test)
 
 
 @cache
@@ -54,12 +45,6 @@ def recipe_numbers(framework: Framework, mode: str = "", **settings: Any) -> Num
     """What the gate compares, of the whole recipe unless told otherwise."""
     program = build(small_session(framework, execution_mode=mode, **(RECIPE | settings)))
     return dict(program.parity())
-
-
-def require_same(ours: Numbers, theirs: Numbers) -> None:
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        assert relative_error({name: ours[name]}, {name: value}) < TOLERANCE, name
 
 
 def test_the_recipe_is_the_same_on_both_sides() -> None:
@@ -95,7 +80,7 @@ def test_the_recipe_in_graphs(mode: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_each_setting_shows_in_what_the_gate_compares(setting: str, without: Any) -> None:
     with_all, other = recipe_numbers("torch"), recipe_numbers("torch", **{setting: without})
     first = {"schedule": "updates/fc2.weight", "warmup_epochs": "updates/fc2.weight"}.get(setting, "loss")
-    assert relative_error({first: with_all[first]}, {first: other[first]}) > 1e-3
+    assert error_of(first, with_all, other) > 1e-3
     if first != "loss":
         np.testing.assert_array_equal(with_all["loss"], other["loss"])
 
@@ -151,10 +136,7 @@ def test_the_check_knows_the_recipe(framework: Framework) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_labels_that_the_program_does_not_smooth_are_found(framework: Framework) -> None:
     program: Any = build(small_session(framework, **RECIPE))
-    if framework == "torch":
-        program.problem.label_smoothing = 0.0
-    else:
-        program.problem.label_smoothing = 0.0
+    program.problem.label_smoothing = 0.0
     with pytest.raises(CheckFailed, match="gradients of the step against float64"):
         program.check()
 
