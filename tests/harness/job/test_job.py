@@ -121,16 +121,6 @@ def test_out_of_memory_and_refused_are_answers_not_failures(repository: Behaving
     assert "refused: precision tf32 needs an NVIDIA GPU" in output
 
 
-def test_child_killed_from_outside_is_recorded_and_the_next_one_measured(repository: BehavingProject) -> None:
-    folder = repository.job(repository.plan("gated", "well"))
-    with repository.start(folder) as process:
-        os.kill(read_pid(repository), signal.SIGKILL)
-        process.communicate(timeout=patience(20))
-    records = repository.by_mode()
-    assert (records["gated"].outcome, records["well"].outcome, process.returncode) == ("failed", "ok", 1)
-    assert "killed by SIGKILL" in str(records["gated"].reason)
-
-
 def test_timeout_ends_the_child_and_is_recorded(repository: BehavingProject) -> None:
     timeout_s = round(4 * slowdown())
     folder = repository.job(repository.plan("gated", "well", timeout_s=timeout_s))
@@ -249,17 +239,6 @@ def test_signal_stops_the_job_and_the_next_start_goes_on(repository: BehavingPro
     assert "2 measured, 1 had a record, 1 failed" in output
     outcomes = {mode: record.outcome for mode, record in repository.by_mode().items()}
     assert outcomes == {"well": "ok", "gated": "ok", "exits": "failed"}
-
-
-def test_child_does_not_outlive_a_killed_parent(repository: BehavingProject) -> None:
-    folder = repository.job(repository.plan("gated"))
-    with repository.start(folder) as process:
-        pid = read_pid(repository)
-        assert is_alive(pid)
-        process.kill()
-        process.communicate(timeout=patience(20))
-    wait_until(lambda: not is_alive(pid), "the child is gone")
-    assert repository.by_mode() == {}
 
 
 def test_failed_measurement_is_tried_again_and_good_ones_are_not(repository: BehavingProject) -> None:
