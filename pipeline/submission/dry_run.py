@@ -145,8 +145,7 @@ def _work_of(pair: Pair) -> Work:
 
 
 def _axes_of_all(pairs: Iterable[Pair]) -> dict[Work, Axes]:
-    one_of_each = {_work_of(pair): pair for pair in pairs}
-    return {work: axes_of(pair) for work, pair in one_of_each.items()}
+    return {_work_of(pair): axes_of(pair) for pair in _each_work(pairs)}
 
 
 def _table(pairs: Sequence[Pair], axes: Mapping[Work, Axes], estimates: Sequence[Estimate]) -> Iterator[str]:

@@ -459,16 +459,12 @@ NOT_REQUEUED = "Job not requeued because: "
 
 
 def find_run(state: JobState) -> int | None:
-    """The process of the job where it runs on this machine, whoever started it or left it behind."""
+    """The process of the job where it runs on this machine, whoever started it or left it behind; None where its number
+    means another by now."""
     beat = state.heartbeat
     if beat is None or beat.state != "running":
         return None
-    return beat.pid if is_run_of(beat.pid, state.folder) else None
-
-
-def is_run_of(pid: int, folder: JobFolder) -> bool:
-    """Whether the process is there and is this job's: its number may mean another by now."""
-    return str(folder.root).encode() in _words_of_process(pid)
+    return beat.pid if str(state.folder.root).encode() in _words_of_process(beat.pid) else None
 
 
 LOCAL_QUEUE = "pipeline.submission.local_queue"

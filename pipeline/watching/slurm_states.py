@@ -66,7 +66,7 @@ def query(job_ids: Iterable[str]) -> dict[str, SlurmState]:
     wanted = sorted(set(job_ids))
     if not wanted:
         return {}
-    queued = _query_queue(wanted)
+    queued = _ask_squeue(["--states=all", f"--jobs={','.join(wanted)}"])
     forgotten = [job_id for job_id in wanted if job_id not in queued]
     return {**_query_accounting(forgotten), **queued}
 
@@ -76,10 +76,6 @@ def find_jobs(arguments: str) -> list[str]:
     SlurmSilentError."""
     found = _ask_squeue([f"--user={os.getuid()}"])
     return [job_id for job_id, state in found.items() if state.command and state.command.endswith(arguments)]
-
-
-def _query_queue(job_ids: list[str]) -> dict[str, SlurmState]:
-    return _ask_squeue(["--states=all", f"--jobs={','.join(job_ids)}"])
 
 
 def _ask_squeue(which: list[str]) -> dict[str, SlurmState]:

@@ -1,6 +1,5 @@
 """Faults of jobs in a real Slurm. See conftest.py."""
 
-import json
 import os
 import shutil
 import signal
@@ -23,6 +22,7 @@ from tests.made.patience import wait_until
 from tests.made.processes import is_alive
 from tests.made.project import BehavingProject
 from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import job_id, logs
 from tests.slurm.test_several_nodes import BatchJob
 
 pytestmark = pytest.mark.slurm
@@ -33,14 +33,6 @@ wait_for = partial(wait_until, quiet_s=60.0)
 def _no_job_left(slurm: Cluster) -> object:
     yield
     slurm.cancel_all()
-
-
-def job_id(folder: JobFolder) -> str:
-    return str(json.loads(folder.submission.read_text())["job_id"])
-
-
-def logs(project: BehavingProject) -> str:
-    return "\n".join(f"--- {log}\n{log.read_text()}" for log in project.results.jobs.rglob("*.[oe][ur][tr]"))
 
 
 def gated_pair(project: BehavingProject, *before: str) -> JobFolder:

@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,13 @@ import pytest
 from harness.plan import Launch
 from harness.results.ratios import took_turns
 from pipeline.watching.follow import follow
-from pipeline.watching.jobs import job_states
 from tests.harness.job.test_several_ranks import read_pids
-from tests.made.patience import wait_until
 from tests.made.project import BehavingProject, make_behaving_project
 from tests.made.two_devices import copy_for_two_devices, require_all_good, run_main
 from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import job_id, state_of, wait_for
 
 pytestmark = pytest.mark.slurm
-wait_for = partial(wait_until, quiet_s=30.0)
 FROM_THE_HOST = ("/usr/lib", "/usr/lib64", "/usr/local")
 """Libraries, and Python where it is the machine's own. Slurm's commands are in /usr/bin."""
 
@@ -69,13 +66,11 @@ def test_a_job_whose_processes_are_in_containers_is_requeued_and_goes_on(
     pair = project.pair(jax=("slow",), torch=("waits_later",), replicates=1, launch=launch)
     [folder] = project.submit_pairs(pair, executor="slurm", pairing="interleaved")
     wait_for((project.root / "torch-pid").exists, "the measurement in its turns")
-    [state] = job_states(project.results, [folder])
-    job_id = str(state.job_id)
-    slurm.run("scancel", "--batch", "--signal=USR2", job_id)
-    wait_for(lambda: job_states(project.results, [folder])[0].state == "requeued", "the job back in the queue")
+    slurm.run("scancel", "--batch", "--signal=USR2", job_id(folder))
+    wait_for(lambda: state_of(project, folder).state == "requeued", "the job back in the queue")
     project.gate.touch()
     assert follow([folder], project.results) == 0
-    assert "Restarts=1" in slurm.run("scontrol", "show", "job", job_id)
+    assert "Restarts=1" in slurm.run("scontrol", "show", "job", job_id(folder))
     inside, outside = sorted(project.records(), key=lambda record: record.measurement.framework)
     assert took_turns(inside, outside)
     container = inside.environment["container"]

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from pipeline.watching.jobs import job_states
 from tests.made.patience import patience
 from tests.made.project import copy_repository
 from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import run_main
 
 pytestmark = pytest.mark.slurm
 for framework in ("jax", "torch"):
@@ -43,21 +43,13 @@ def repository(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path
     return root
 
 
-def main(repository: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "main.py", *arguments], cwd=repository, capture_output=True, text=True, timeout=patience(200)
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def records(repository: Path) -> list[Record]:
     return [read_record(path) for path in (repository / "results" / "records").rglob("*.json")]
 
 
 @pytest.fixture(scope="module")
 def first_run(repository: Path) -> str:
-    return main(repository, *SELECTION, "--wait")
+    return run_main(repository, *SELECTION, "--wait")
 
 
 def test_a_cell_is_measured_in_both_frameworks(repository: Path, first_run: str) -> None:
@@ -76,14 +68,14 @@ def test_a_cell_is_measured_in_both_frameworks(repository: Path, first_run: str)
 
 def test_status_tells_it_without_accounting(repository: Path, slurm: Cluster, first_run: str) -> None:
     assert subprocess.run(["sacct"], capture_output=True).returncode == 1
-    lines = main(repository, "status").splitlines()
+    lines = run_main(repository, "status").splitlines()
     assert sum(line.startswith("mnist per sample gradients (quick, sample)  done: ") for line in lines) == 1
 
 
 def test_a_second_call_submits_nothing(repository: Path, slurm: Cluster, first_run: str) -> None:
     before = len(records(repository))
     newest_job = slurm.run("squeue", "-h", "-t", "all", "-o", "%i").split()
-    out = main(repository, *SELECTION, "--wait")
+    out = run_main(repository, *SELECTION, "--wait")
     assert "any/jax_mnist_3: every measurement has a record" in out
     assert "any/torch_mnist_3: every measurement has a record" in out
     assert len(records(repository)) == before

@@ -2,16 +2,14 @@
 modes it screens, how the ratio narrows. The measurements are of fake_framework, in the full protocol."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.made.config_text import BEHAVING, changed
-from tests.made.patience import patience
 from tests.made.project import BehavingProject, make_behaving_repository
 from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import run_main
 
 pytestmark = pytest.mark.slurm
 
@@ -31,18 +29,12 @@ def project(slurm: Cluster, tmp_path: Path) -> BehavingProject:
     return make_behaving_repository(tmp_path, CONFIG)
 
 
-def main(project: BehavingProject, *arguments: str) -> str:
-    command = [sys.executable, "main.py", "--benchmark", "mnist", "--use_case", "1", "--data", "sample", *arguments]
-    done = subprocess.run(command, cwd=project.root, capture_output=True, text=True, timeout=patience(60))
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def test_from_the_command_to_the_ratio(project: BehavingProject) -> None:
     """Three modes of JAX and two of PyTorch. Of each one goes on, so 5 screenings and 8 replicates are measured, and
     not the 20 replicates of all modes. Its replicates take 4, 4.4, 4.2 and 4 ms, against 10 ms: of the logarithms of
     4.1 ms (JAX first) and 4.2 ms the geometric mean is 4.15 ms."""
-    out = main(project, "--wait")
+    cell = ("--benchmark", "mnist", "--use_case", "1", "--data", "sample")
+    out = run_main(project.root, *cell, "--wait")
     estimate = " ".join(out[: out.index("submitted as job")].split())
     assert "about 13 measurements, 5 of them a short screening" in estimate
     assert out.index("submitted as job") < out.index("so far JAX")
@@ -65,5 +57,5 @@ def test_from_the_command_to_the_ratio(project: BehavingProject) -> None:
     assert "mnist behave: done: 13 measurements" in out
     assert out.index("\nOn CPU: ") > out.rindex("so far JAX")
 
-    again = main(project)
+    again = run_main(project.root, *cell)
     assert again.count("every measurement has a record") == 2 and "Estimate" not in again

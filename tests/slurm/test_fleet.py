@@ -2,9 +2,8 @@
 The measurements are of fake_framework, whose step is a sleep."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ import pytest
 from harness.paths import Results
 from harness.results.record import read_record
 from tests.made.config_text import BEHAVING, changed
-from tests.made.patience import patience
 from tests.made.project import BehavingProject, make_behaving_repository
 from tests.slurm.cluster import Cluster, Site, running_cluster
+from tests.slurm.jobs import run_main
 
 pytestmark = pytest.mark.slurm
 
@@ -33,15 +32,7 @@ def test_the_slow_node_is_found(cluster: Cluster, tmp_path: Path) -> None:
     """Steps of 20 ms, and of 20 / 0.94 ms on n3. The fifth node has no GPU."""
     project = make_behaving_repository(tmp_path, CONFIG)
 
-    def main(*arguments: str, status: int = 0) -> str:
-        environment = cluster.environment() | {"SLOW_NODE": "n3"}
-        command = [sys.executable, "main.py", *arguments]
-        done = subprocess.run(
-            command, cwd=project.root, env=environment, capture_output=True, text=True, timeout=patience(120)
-        )
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
+    main = partial(run_main, project.root, environment=cluster.environment() | {"SLOW_NODE": "n3"})
     cell = ("--benchmark", "mnist", "--use_case", "1", "--data", "sample")
     message = "--fleet 5: 4 nodes are up that any/pair_mnist_1 can run on"
     assert message in main(*cell, "--fleet", "5", status=2)

@@ -3,23 +3,19 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from harness.paths import JobFolder
 from harness.plan import Launch
 from harness.results.ratios import took_turns
 from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
-from pipeline.watching.jobs import JobState, job_states
-from tests.made.patience import wait_until
 from tests.made.project import BehavingProject, make_behaving_project
 from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import job_id, logs, state_of, wait_for
 
 pytestmark = pytest.mark.slurm
-wait_for = partial(wait_until, quiet_s=30.0)
 
 ABBA = [("jax", 0), ("torch", 0), ("torch", 1), ("jax", 1), ("jax", 2), ("torch", 2)]
 
@@ -30,24 +26,11 @@ def project(slurm: Cluster, tmp_path: Path) -> Iterator[BehavingProject]:
     slurm.cancel_all()
 
 
-def state_of(project: BehavingProject, folder: JobFolder) -> JobState:
-    [state] = job_states(project.results, [folder])
-    return state
-
-
-def job_id_of(project: BehavingProject, folder: JobFolder) -> str:
-    return str(state_of(project, folder).job_id)
-
-
-def logs(project: BehavingProject) -> str:
-    return "\n".join(f"--- {log}\n{log.read_text()}" for log in project.results.jobs.rglob("*_0_log.*"))
-
-
 def test_one_allocation_runs_both_in_turn(
     project: BehavingProject, slurm: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [folder] = project.submit_pairs(project.pair(replicates=3), executor="slurm")
-    job_id = job_id_of(project, folder)
+    number = job_id(folder)
     assert follow([folder], project.results) == 0, logs(project)
 
     assert project.arms() == ABBA
@@ -55,47 +38,21 @@ def test_one_allocation_runs_both_in_turn(
     for earlier, later in zip(records, records[1:], strict=False):
         assert earlier.ended_at <= later.started_at
     environments = [record.environment for record in records]
-    assert [each["pairing"] for each in environments] == [{"kind": "together", "pair": f"{job_id}.0"}] * 6
-    assert {each["slurm"]["job_id"] for each in environments} == {job_id}
+    assert [each["pairing"] for each in environments] == [{"kind": "together", "pair": f"{number}.0"}] * 6
+    assert {each["slurm"]["job_id"] for each in environments} == {number}
     assert len({each["node"] for each in environments}) == 1
     assert {each["slurm"]["job_gpus"] for each in environments} == {environments[0]["slurm"]["job_gpus"]}
 
     state = state_of(project, folder)
-    assert (state.name, state.state, state.job_id) == ("any/pair_mnist_1", "done", job_id)
+    assert (state.name, state.state, state.job_id) == ("any/pair_mnist_1", "done", number)
     assert state.heartbeat is not None
     assert (state.heartbeat.measurements_done, state.heartbeat.measurements_total) == (6, 6)
     assert state.heartbeat.measurements_skipped == 0
-    kept = folder.root / f"{job_id}_submission.sh"
+    kept = folder.root / f"{number}_submission.sh"
     assert kept.read_text() == (project.root / "slurm_scripts/pair_mnist_1.sh").read_text()
     capsys.readouterr()
     assert project.submit_pairs(project.pair(replicates=3), executor="slurm") == []
     assert capsys.readouterr().out.count("every measurement has a record") == 2
-
-
-def test_what_fails_in_one_framework_costs_the_other_nothing(project: BehavingProject) -> None:
-    """JAX's first variant fails in every replicate; the second is measured, and so is all of PyTorch's."""
-    [folder] = project.submit_pairs(project.pair(jax=("raises", "well")), executor="slurm")
-    assert follow([folder], project.results) == 1
-    outcomes = sorted(
-        (record.measurement.framework, record.measurement.replicate, record.outcome) for record in project.records()
-    )
-    assert outcomes == [
-        *(("jax", 0, "failed"), ("jax", 0, "ok"), ("jax", 1, "failed"), ("jax", 1, "ok")),
-        *(("torch", 0, "ok"), ("torch", 1, "ok")),
-    ]
-    state = state_of(project, folder)
-    assert state.state == "failed" and state.heartbeat is not None
-    assert (state.heartbeat.measurements_done, state.heartbeat.measurements_failed) == (6, 2)
-    assert "conv9" in str(state.reason)
-
-
-def test_a_job_that_cannot_start_says_why(project: BehavingProject) -> None:
-    pair = project.pair(data="real", data_dir=str(project.root / "nowhere"))
-    [folder] = project.submit_pairs(pair, executor="slurm")
-    assert follow([folder], project.results) == 1
-    state = state_of(project, folder)
-    assert state.state == "failed"
-    assert str(state.reason).startswith("Slurm: FAILED: error: ") and "nowhere" in str(state.reason)
 
 
 @pytest.mark.parametrize("how", ["time limit", "preemption"])
@@ -103,9 +60,9 @@ def test_a_requeued_pair_goes_on_where_it_was(project: BehavingProject, slurm: C
     pair = project.pair(jax=("well", "gated"), torch=("well",))
     [folder] = project.submit_pairs(pair, executor="slurm")
     wait_for((project.root / "jax-pid").exists, "the gated measurement")
-    job_id = job_id_of(project, folder)
+    number = job_id(folder)
     if how == "time limit":  # the signal that Slurm sends 90 s before it, sent by hand to the same script
-        slurm.run("scancel", "--batch", "--signal=USR2", job_id)
+        slurm.run("scancel", "--batch", "--signal=USR2", number)
     else:
         slurm.run("sbatch", "-p", "high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
     wait_for(lambda: state_of(project, folder).state == "requeued", "the job back in the queue")
@@ -120,9 +77,9 @@ def test_a_requeued_pair_goes_on_where_it_was(project: BehavingProject, slurm: C
     assert project.arms() == [("jax", 0), ("torch", 0), ("torch", 1), ("jax", 1)]
     slurm_of = [record.environment["slurm"] for record in records]
     assert [each["restart_count"] for each in slurm_of] == [0] + [1] * 5
-    assert {each["job_id"] for each in slurm_of} == {job_id}
+    assert {each["job_id"] for each in slurm_of} == {number}
     runs = [record.environment["pairing"]["pair"] for record in records]
-    assert runs == [f"{job_id}.0"] + [f"{job_id}.1"] * 5
+    assert runs == [f"{number}.0"] + [f"{number}.1"] * 5
     assert state_of(project, folder).state == "done"
 
 
@@ -146,20 +103,9 @@ def test_cancel_ends_the_allocation(project: BehavingProject, slurm: Cluster) ->
 
 def test_separate_makes_two_jobs(project: BehavingProject) -> None:
     folders = project.submit_pairs(project.pair(), executor="slurm", pairing="separate")
-    assert len({job_id_of(project, folder) for folder in folders}) == 2
+    assert len({job_id(folder) for folder in folders}) == 2
     assert follow(folders, project.results) == 0
     assert [record.environment["pairing"] for record in project.records()] == [{"kind": "separate"}] * 4
-
-
-def test_where_one_framework_is_missing_the_job_of_both_measures_it(project: BehavingProject) -> None:
-    pair = project.pair()
-    jax = pair.model_copy(update={"jobs": pair.jobs[:1]})
-    assert follow(project.submit_pairs(jax, executor="slurm"), project.results) == 0
-    [folder] = project.submit_pairs(pair, executor="slurm")
-    assert state_of(project, folder).name == "any/pair_mnist_1"
-    assert follow([folder], project.results) == 0
-    kinds = [(one.measurement.framework, one.environment["pairing"]["kind"]) for one in project.records()]
-    assert kinds == [("jax", "separate")] * 2 + [("torch", "together")] * 2
 
 
 @pytest.mark.parametrize("program", ["sbatch", "bash"])
@@ -187,8 +133,8 @@ def test_an_interleaved_pair_is_requeued_and_takes_its_turns_again(project: Beha
     pair = project.pair(jax=("slow",), torch=("waits_later",), replicates=1, launch=Launch(python=str(other)))
     [folder] = project.submit_pairs(pair, executor="slurm", pairing="interleaved")
     wait_for((project.root / "torch-pid").exists, "the measurement in its turns")
-    job_id = job_id_of(project, folder)
-    slurm.run("scancel", "--batch", "--signal=USR2", job_id)
+    number = job_id(folder)
+    slurm.run("scancel", "--batch", "--signal=USR2", number)
     wait_for(lambda: state_of(project, folder).state == "requeued", "the job back in the queue")
     assert project.records() == []
     project.gate.touch()
@@ -196,7 +142,7 @@ def test_an_interleaved_pair_is_requeued_and_takes_its_turns_again(project: Beha
     assert follow([folder], project.results) == 0, logs(project)
     one, other_record = project.records()
     assert took_turns(one, other_record)
-    assert {record.environment["pairing"]["pair"] for record in (one, other_record)} == {f"{job_id}.1"}
+    assert {record.environment["pairing"]["pair"] for record in (one, other_record)} == {f"{number}.1"}
     assert {
         record.measurement.framework: record.environment["variables"].get("NCCL_OTHER_PYTHON")
         for record in (one, other_record)

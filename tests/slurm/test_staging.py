@@ -1,7 +1,6 @@
 """`cluster.stage_environment` on a real Slurm, whose two nodes share one disk here."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,15 +8,13 @@ import pytest
 from harness.experiments.model import FrameworkConfig
 from harness.plan import FRAMEWORKS, Framework, Launch
 from pipeline.watching.follow import follow
-from pipeline.watching.jobs import job_states
 from tests.harness.job.test_several_ranks import read_pids
 from tests.harness.job.test_staging import small_venv
-from tests.made.patience import wait_until
 from tests.made.project import BehavingProject, make_behaving_project
 from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import job_id, state_of, wait_for
 
 pytestmark = pytest.mark.slurm
-wait_for = partial(wait_until, quiet_s=30.0)
 
 
 @pytest.fixture
@@ -66,8 +63,8 @@ def test_on_two_nodes_a_stop_removes_the_copy_and_the_next_start_has_its_own(
     [folder] = project.submit(plan, executor="slurm")
     read_pids(project, 2)
     [first] = copies(project)
-    slurm.run("scancel", "--batch", "--signal=USR2", str(job_states(project.results, [folder])[0].job_id))
-    wait_for(lambda: job_states(project.results, [folder])[0].state == "requeued", "the job back in the queue")
+    slurm.run("scancel", "--batch", "--signal=USR2", job_id(folder))
+    wait_for(lambda: state_of(project, folder).state == "requeued", "the job back in the queue")
     assert copies(project) == []
     project.gate.touch()
     assert follow([folder], project.results) == 0

@@ -4,34 +4,22 @@ import json
 import shlex
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from harness.errors import SubmissionError
-from harness.paths import JobFolder
 from harness.plan_file import read_plan
 from pipeline.submission.spread import spread
 from pipeline.watching import slurm_states
 from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
-from pipeline.watching.jobs import JobState, job_states
-from tests.made.patience import wait_until
+from pipeline.watching.jobs import job_states
 from tests.made.project import FakeProject, alone
 from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import job_id, state_of, wait_for
 
 pytestmark = pytest.mark.slurm
-wait_for = partial(wait_until, quiet_s=30.0)
-
-
-def state_of(project: FakeProject, folder: JobFolder) -> JobState:
-    [state] = job_states(project.results, [folder])
-    return state
-
-
-def job_id(folder: JobFolder) -> str:
-    return str(json.loads(folder.submission.read_text())["job_id"])
 
 
 def test_a_pair_runs_and_is_not_submitted_again(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,36 +106,6 @@ def test_a_run_that_cannot_start_fails_with_its_own_words(project: FakeProject) 
     assert follow([folder], project.results) == 1
     state = state_of(project, folder)
     assert (state.state, state.reason) == ("failed", "Slurm: FAILED: ImportError: No module named 'framework'")
-
-
-def test_a_preempted_job_goes_on_where_it_was(project: FakeProject, slurm: Cluster) -> None:
-    """Jobs of the partition `high` push it out; it stops in order, is requeued, and resumes with the same
-    id."""
-    [folder] = project.submit(project.plan(measurements=6, sleep_s=1.5), executor="slurm")
-    wait_for(lambda: len(project.records()) >= 2, "two records")
-    slurm.run("sbatch", "-p", "high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
-    wait_for(lambda: state_of(project, folder).state == "requeued", "the job back in the queue")
-    beat = state_of(project, folder).heartbeat
-    before = len(project.records())
-    assert (beat.state, before) == ("stopped", beat.measurements_done)
-    assert before < 6
-
-    assert follow([folder], project.results) == 0
-    records = project.records()
-    assert len({record.measurement_id for record in records}) == len(records) == 6  # none twice
-    counts = [record.environment["seen"]["SLURM_RESTART_COUNT"] for record in records]
-    assert counts == [None] * before + ["1"] * (6 - before)
-    assert {record.environment["seen"]["SLURM_JOB_ID"] for record in records} == {job_id(folder)}
-
-
-def test_a_job_at_its_time_limit_goes_on_where_it_was(project: FakeProject, slurm: Cluster) -> None:
-    """The signal that Slurm sends 90 s before the limit, sent by hand as the same signal to the same script."""
-    [folder] = project.submit(project.plan("jax", measurements=4, sleep_s=1.0), executor="slurm")
-    wait_for(lambda: len(project.records()) >= 1, "a record")
-    slurm.run("scancel", "--batch", "--signal=USR2", job_id(folder))
-    assert follow([folder], project.results) == 0
-    assert sorted(record.measurement.variant.batch_size for record in project.records()) == [1, 2, 3, 4]
-    assert project.records()[-1].environment["seen"]["SLURM_RESTART_COUNT"] == "1"
 
 
 def test_cancel_ends_these_jobs_and_no_other(

@@ -3,7 +3,6 @@ measurements are of fake_framework, whose step is a sleep."""
 
 import re
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +11,10 @@ import pytest
 from harness.packs import record_paths
 from harness.results.record import read_record
 from pipeline.watching.jobs import job_states
-from tests.made.patience import patience, wait_until
-from tests.made.project import BehavingProject, make_behaving_repository
+from tests.made.patience import wait_until
+from tests.made.project import make_behaving_repository
 from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import run_main
 
 pytestmark = pytest.mark.slurm
 
@@ -49,23 +49,16 @@ wandb: {mode: disabled, project: trial}
 CELLS = ("--benchmark", "mnist", "--use_case", "1", "--use_case", "2", "--data", "sample")
 
 
-def main_of(project: BehavingProject, *arguments: str) -> str:
-    command = [sys.executable, "main.py", *arguments]
-    done = subprocess.run(command, cwd=project.root, capture_output=True, text=True, timeout=patience(120))
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def test_a_node_goes_on_after_its_time_limit(slurm: Cluster, tmp_path: Path) -> None:
     """By the signal that Slurm gives 90 s before. Each record is there once, and the last job waits again for the
     others."""
     project = make_behaving_repository(tmp_path, CONFIG)
-    main_of(project, *CELLS)
+    run_main(project.root, *CELLS)
     wait_until(lambda: len(record_paths(project.results.records())) > 2, "the first records")
     [job_id] = {state.job_id for state in job_states(project.results)}
     subprocess.run(["scancel", "--batch", "--signal=USR2", str(job_id)], check=True)
     wait_until(lambda: "requeued" in {state.state for state in job_states(project.results)}, "the queue")
-    main_of(project, *CELLS, "--wait")
+    run_main(project.root, *CELLS, "--wait")
     states = job_states(project.results)
     assert [one.state for one in states] == ["done"] * 3
     assert {one.heartbeat and one.heartbeat.restart_count for one in states} == {1}
@@ -76,7 +69,7 @@ def test_a_node_goes_on_after_its_time_limit(slurm: Cluster, tmp_path: Path) -> 
 
 def test_two_cells_share_a_node_and_one_is_measured_alone(slurm: Cluster, tmp_path: Path) -> None:
     project = make_behaving_repository(tmp_path, CONFIG)
-    main, cells = partial(main_of, project), CELLS
+    main, cells = partial(run_main, project.root), CELLS
     shown = " ".join(main(*cells, "--dry-run", "--verbose").split())
     assert "Whole nodes: 1 job on all 2 GPUs of a node, 2 cells or parts of cells side by side" in shown
     assert shown.count("sbatch --output=") == 1

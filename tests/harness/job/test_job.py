@@ -228,6 +228,16 @@ def test_signal_stops_the_job_and_the_next_start_goes_on(repository: BehavingPro
     assert outcomes == {"well": "ok", "gated": "ok", "exits": "failed"}
 
 
+def test_failed_measurement_is_tried_again_and_good_ones_are_not(repository: BehavingProject) -> None:
+    assert repository.run(repository.plan("well", "exits"))[0] == 1
+    status, output, folder = repository.run(repository.plan("well", "exits"))
+    assert status == 1
+    assert "1 measured, 1 had a record, 1 failed" in output
+    assert repository.heartbeat(folder).measurements_skipped == 1
+    found = sorted(path.name.split("-")[3] for path in repository.results.records().rglob("*.json"))
+    assert found == ["exits.eager", "exits.eager", "well.eager"]  # the first failure's record is still there
+
+
 def test_a_pair_is_one_job_that_goes_on_where_it_was(repository: BehavingProject) -> None:
     """Two replicates of a mode, and of PyTorch one more that fails: A B B A."""
     pair = repository.pair(("well",), ("well", "raises"))

@@ -194,17 +194,6 @@ def behaving(tmp_path: Path) -> Iterator[BehavingProject]:
     cancel(project.results)
 
 
-def test_a_pair_runs_in_turn(behaving: BehavingProject) -> None:
-    [folder] = behaving.submit_pairs(behaving.pair(replicates=3), executor="local")
-    assert follow([folder], behaving.results) == 0, behaving.results.local_queue_log.read_text()
-    assert behaving.arms() == [("jax", 0), ("torch", 0), ("torch", 1), ("jax", 1), ("jax", 2), ("torch", 2)]
-    [(kind, run)] = {(one["kind"], one["pair"]) for one in (each.environment["pairing"] for each in behaving.records())}
-    assert kind == "together" and run > folder.stamp  # made when this run began
-    [state] = job_states(behaving.results, [folder])
-    assert state.state == "done" and state.heartbeat is not None
-    assert (state.heartbeat.measurements_done, state.heartbeat.measurements_total) == (6, 6)
-
-
 def test_a_pair_screens_first_and_shows_its_ratio_as_it_grows(
     behaving: BehavingProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
