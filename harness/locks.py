@@ -26,7 +26,7 @@ def machine_lock(name: str) -> Path:
 
 
 @contextmanager
-def hold(path: Path, *, shared: bool = False, while_waiting: Callable[[str], None]) -> Iterator[None]:
+def hold(path: Path, *, while_waiting: Callable[[str], None]) -> Iterator[None]:
     """Wait for the lock, and hold it.
 
     Args:
@@ -37,7 +37,7 @@ def hold(path: Path, *, shared: bool = False, while_waiting: Callable[[str], Non
     """
     descriptor = None
     try:
-        while (descriptor := _take(path, shared=shared)) is None:
+        while (descriptor := _take(path, shared=False)) is None:
             while_waiting(holders(path))
             time.sleep(LOOK_EVERY_S)
         yield

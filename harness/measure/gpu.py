@@ -332,26 +332,24 @@ class Reading:
     """A number, or a tuple of words. Raises NVMLError. Of the whole board, where a slice has none of its own."""
     combine: Callable[[Sequence[Any]], Any]
     """What stands for several GPUs of one process: of most readings the worst."""
-    purpose: str
+
+
+def _asked(gpu: Gpu, function: str, older: str, *arguments: Any) -> Any:
+    """Of the board. `older` goes with CUDA 14; drivers before 570 (temperature) and 535 (reasons) have nothing else."""
+    try:
+        return getattr(gpu.nvml, function)(gpu.board, *arguments)
+    except (AttributeError, gpu.nvml.NVMLError):
+        return getattr(gpu.nvml, older)(gpu.board, *arguments)
 
 
 def _temperature_c(gpu: Gpu) -> int:
-    # nvmlDeviceGetTemperature goes with CUDA 14; drivers before 570 have nothing else.
-    nvml = gpu.nvml
-    try:
-        return int(nvml.nvmlDeviceGetTemperatureV(gpu.board, nvml.NVML_TEMPERATURE_GPU))
-    except (AttributeError, nvml.NVMLError):
-        return int(nvml.nvmlDeviceGetTemperature(gpu.board, nvml.NVML_TEMPERATURE_GPU))
+    sensor = gpu.nvml.NVML_TEMPERATURE_GPU
+    return int(_asked(gpu, "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature", sensor))
 
 
 def _throttle_reasons(gpu: Gpu) -> tuple[str, ...]:
-    # The name with "Throttle" goes with CUDA 14; drivers before 535 have nothing else.
-    nvml = gpu.nvml
-    try:
-        bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu.board)
-    except (AttributeError, nvml.NVMLError):
-        bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu.board)
-    return decode_throttle_reasons(bits)
+    names = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+    return decode_throttle_reasons(_asked(gpu, *names))
 
 
 def _union(words: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -363,24 +361,21 @@ READINGS = (
         name="sm_clock_mhz",
         ask=lambda gpu: gpu.nvml.nvmlDeviceGetClockInfo(gpu.board, gpu.nvml.NVML_CLOCK_SM),
         combine=min,
-        purpose="the flag `low_clocks`; the report",
     ),
     Reading(
         name="memory_clock_mhz",
         ask=lambda gpu: gpu.nvml.nvmlDeviceGetClockInfo(gpu.board, gpu.nvml.NVML_CLOCK_MEM),
         combine=min,
-        purpose="the report",
     ),
-    Reading(name="temperature_c", ask=_temperature_c, combine=max, purpose="the report"),
+    Reading(name="temperature_c", ask=_temperature_c, combine=max),
     Reading(
         # The mean over one second on most cards since Ampere, an instant on others.
         name="power_watts",
         ask=lambda gpu: gpu.nvml.nvmlDeviceGetPowerUsage(gpu.board) / 1000,
         combine=sum,
-        purpose="the report",
     ),
-    Reading(name="throttle_reasons", ask=_throttle_reasons, combine=_union, purpose="the flag `throttled`"),
-    Reading(name="other_processes", ask=Gpu.other_processes, combine=max, purpose="the flag `other_processes`"),
+    Reading(name="throttle_reasons", ask=_throttle_reasons, combine=_union),
+    Reading(name="other_processes", ask=Gpu.other_processes, combine=max),
 )
 
 

@@ -224,6 +224,7 @@ def require_whole_batch(session: Session[Any]) -> None:
 def explain(error: Exception, device: Device) -> tuple[Outcome, str]:
     """How a measurement, or the making of a program, has ended, and why."""
     text = str(error).strip() or "no message"
+    first_line = text.splitlines()[0][:500]
     if isinstance(error, Refused):
         return "refused", text
     if isinstance(error, ProjectError):
@@ -231,9 +232,5 @@ def explain(error: Exception, device: Device) -> tuple[Outcome, str]:
     if isinstance(error, ValidationError):
         return "failed", f"its result cannot be recorded: {error.title}: {in_words(error)}"
     if isinstance(error, MemoryError) or device.is_out_of_memory(error):
-        return "out_of_memory", _first_line(error)
-    return "failed", f"{type(error).__name__}: {_first_line(error)}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or "no message").splitlines()[0][:500]
+        return "out_of_memory", first_line
+    return "failed", f"{type(error).__name__}: {first_line}"

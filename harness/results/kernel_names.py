@@ -92,9 +92,10 @@ def class_of(name: str, content: KernelClass | None = None) -> KernelClass:
         return _of_operator(operator)
     base = base_of(name).lower()
     if base.startswith(("triton_poi_", "triton_red_", "triton_per_", "triton_for_")):
-        return _of_triton(base)
+        return _of_fusion(base, 3, _TRITON_WORDS_OF_LAYOUT)
     if base.startswith("cpp_fused_"):
-        return _of_cpp(base)
+        # Of a convolution, which is a call of a library as its bias is, such a kernel only changes the layout.
+        return _of_fusion(base, 2, _TRITON_WORDS_OF_LAYOUT | {"convolution", "backward"})
     if _ELEMENTWISE.search(base):
         return "layout" if _COPY_FUNCTOR.search(name) else "traffic"
     if base in _GENERIC:
@@ -165,14 +166,8 @@ def _of_operator(operator: str) -> KernelClass:
     return "layout" if _ATEN_LAYOUT.match(operator) else "traffic"
 
 
-def _of_triton(base: str) -> KernelClass:
-    """Inductor names a kernel after the operators that it has fused; a convolution among them is its bias."""
-    words = set(filter(None, re.sub(r"_\d+$", "", base).split("_")[3:]))
-    return "layout" if words and words <= _TRITON_WORDS_OF_LAYOUT else "traffic"
-
-
-def _of_cpp(base: str) -> KernelClass:
-    """The same of its kernels for a CPU, where products and their bias are calls of a library: of a convolution they
-    only change the layout."""
-    words = set(filter(None, re.sub(r"_\d+$", "", base).split("_")[2:]))
-    return "layout" if words and words <= _TRITON_WORDS_OF_LAYOUT | {"convolution", "backward"} else "traffic"
+def _of_fusion(base: str, before: int, of_layout: frozenset[str]) -> KernelClass:
+    """Inductor names a kernel after the operators that it has fused, behind so many words `before` them; of a kernel of
+    Triton a convolution among them is its bias."""
+    words = set(filter(None, re.sub(r"_\d+$", "", base).split("_")[before:]))
+    return "layout" if words and words <= of_layout else "traffic"

@@ -2,7 +2,6 @@
 not agree. Made by forward.py of each runner, and only where the parity gate has failed. Numpy alone.
 """
 
-import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -13,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import RecordError
-from harness.files import write_atomically
-from harness.results.npz import read_npz
+from harness.results.npz import read_npz, write_npz
 from harness.suggest import nearest
 
 SAME = 1e-5
@@ -60,9 +58,7 @@ def write_trace(trace: ModelTrace, path: Path) -> None:
         arrays |= {f"{number}/in/{place}": one for place, one in enumerate(call.inputs)}
         arrays |= {f"{number}/out/{place}": one for place, one in enumerate(call.outputs)}
     about = {"shapes": trace.shapes, "calls": calls, "error": trace.error}
-    content = io.BytesIO()
-    np.savez(content, about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
-    write_atomically(path, content.getvalue(), replace=False)
+    write_npz(path, {"about": np.array(json.dumps(about)), **arrays}, is_compressed=False)
 
 
 def read_trace(path: Path) -> ModelTrace:

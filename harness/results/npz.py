@@ -1,19 +1,29 @@
-"""Arrays from a .npz file that somebody else may have written: nothing in it is unpickled, and no more memory is taken
-than the file says of itself and the caller allows."""
+"""Arrays in a .npz file. It is read as one that somebody else may have written: nothing in it is unpickled, and no more
+memory is taken than the file says of itself and the caller allows."""
 
 import io
 import math
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.files import read_bytes
+from harness.files import read_bytes, way_out, write_atomically
 
 ENDING = ".npy"
 LARGEST_HEADER_BYTES = 10_000
+
+
+def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]], *, is_compressed: bool = True) -> None:
+    """Raises RecordError with the way out when the disk is full or the folder cannot be written."""
+    content = io.BytesIO()
+    save = np.savez_compressed if is_compressed else np.savez
+    save(content, **arrays)  # type: ignore[arg-type]
+    with way_out(path):
+        write_atomically(path, content.getvalue(), replace=False)
 
 
 def read_npz(path: Path, *, at_most: int) -> dict[str, NDArray[Any]]:

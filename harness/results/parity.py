@@ -260,29 +260,24 @@ def sketch(name: str, tensor: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.bincount(places, weights=signs * tensor.ravel(), minlength=SKETCH_SIZE).astype(np.float64)
 
 
-def compare(jax: ParityNumbers, torch: ParityNumbers, tolerance: float | None = None) -> list[Check]:
+def compare(jax: ParityNumbers, torch: ParityNumbers) -> list[Check]:
     """One check for each tensor, in the order of QUANTITIES and then of the model. Where the typical error has a
-    tolerance of its own, one of all tensors together and one of the median tensor follow.
-
-    Args:
-        tolerance: instead of all of each quantity's own.
-    """
+    tolerance of its own, one of all tensors together and one of the median tensor follow."""
     names = _in_order(torch.kept, jax.kept)
     checks = []
     for name, quantity in QUANTITIES.items():
         errors = _errors([one for one in names if quantity_of(one) == name], jax, torch)
-        checks += [_check(one, error, quantity.tolerance, tolerance) for one, error in errors.items()]
+        checks += [_check(one, error, quantity.tolerance) for one, error in errors.items()]
         if errors and quantity.typical is not None:
             whole = _whole_error(list(errors), jax, torch)
-            checks.append(_check(f"{name}/{WHOLE}", whole, quantity.typical, tolerance))
+            checks.append(_check(f"{name}/{WHOLE}", whole, quantity.typical))
             median = float(np.median(list(errors.values())))
-            checks.append(_check(f"{name}/{MEDIAN}", median, quantity.typical, tolerance))
+            checks.append(_check(f"{name}/{MEDIAN}", median, quantity.typical))
     return checks
 
 
-def _check(name: str, error: float, tolerance: float, instead: float | None) -> Check:
-    allowed = tolerance if instead is None else instead
-    return Check(name=name, error=error, tolerance=allowed, passed=error <= allowed)
+def _check(name: str, error: float, tolerance: float) -> Check:
+    return Check(name=name, error=error, tolerance=tolerance, passed=error <= tolerance)
 
 
 def _errors(names: Sequence[str], jax: ParityNumbers, torch: ParityNumbers) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """The file that a parity key leaves beside its records: arrays and a JSON entry about them, in one .npz."""
 
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import RecordError
-from harness.files import in_words, way_out, write_atomically
+from harness.files import in_words
 from harness.paths import Results
 from harness.results.environment import is_code_on_disk, is_same_code
-from harness.results.npz import read_npz
+from harness.results.npz import read_npz, write_npz
 from harness.results.parity import (
     PARITY_SCHEMA_VERSION,
     QUANTITIES,
@@ -34,10 +33,7 @@ def write_parity(numbers: ParityNumbers, path: Path) -> None:
     """Raises RecordError with the way out when the disk is full or the folder cannot be written."""
     arrays: dict[str, NDArray[np.generic]] = {METADATA: np.array(numbers.metadata.model_dump_json())}
     arrays |= {NUMBER + name: _shortest(value) for name, value in numbers.kept.items()}
-    content = io.BytesIO()
-    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-    with way_out(path):
-        write_atomically(path, content.getvalue(), replace=False)
+    write_npz(path, arrays)
 
 
 def read_parity(path: Path) -> ParityNumbers:

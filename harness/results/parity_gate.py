@@ -1,24 +1,20 @@
 """Which pairs of records may be compared in speed: what their parity files say. Reads each file once."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.errors import RecordError
 from harness.paths import Results
 from harness.results.environment import is_same_code
 from harness.results.parity import Judgement, ParityNumbers, judge
+from harness.results.parity_file import ParityFiles
 from harness.results.record import Record
-
-if TYPE_CHECKING:
-    from harness.results.parity_file import ParityFiles
 
 
 class ParityGate:
     """The judgements of one report."""
 
     def __init__(self, results: Results) -> None:
-        self._results = results
-        self._files: ParityFiles | None = None
+        self._files = ParityFiles(results)
         self._judgements: dict[tuple[Path, Path], Judgement] = {}
 
     def judge(self, jax: Record, torch: Record) -> Judgement:
@@ -26,24 +22,17 @@ class ParityGate:
         for record in (jax, torch):
             if record.parity is None:
                 return Judgement(state="unchecked", sentence=_why_none(record))
-        files = self._parity_files()
         try:
-            of_jax, of_torch = files.of(jax), files.of(torch)
+            of_jax, of_torch = self._files.of(jax), self._files.of(torch)
         except RecordError as error:
             return Judgement(state="unchecked", sentence=str(error))
         for record, numbers in ((jax, of_jax), (torch, of_torch)):
             if not _is_of_same_code(record, numbers):
                 return Judgement(state="unchecked", sentence=_other_code(record))
-        paths = files.path_of(jax), files.path_of(torch)
+        paths = self._files.path_of(jax), self._files.path_of(torch)
         if paths not in self._judgements:
             self._judgements[paths] = judge(of_jax, of_torch)
         return self._judgements[paths]
-
-    def _parity_files(self) -> "ParityFiles":
-        from harness.results.parity_file import ParityFiles
-
-        self._files = self._files or ParityFiles(self._results)
-        return self._files
 
 
 def _is_of_same_code(record: Record, numbers: ParityNumbers) -> bool:

@@ -8,16 +8,14 @@ with its interval and verdict, as the report has it.
 import math
 from collections.abc import Iterator
 from glob import escape
-from pathlib import Path
 
-from harness.errors import RecordError
 from harness.packs import record_paths
 from harness.paths import Results
 from harness.plan import FRAMEWORKS
 from harness.results.flags import comparable_throughput
 from harness.results.parity_gate import ParityGate
 from harness.results.ratios import estimate_of, replicate_of, took_turns
-from harness.results.record import Record, find_settled, read_record
+from harness.results.record import Record, find_settled, readable_record
 from harness.results.sequential import looks_of
 
 RATIO = "ratio_so_far"
@@ -85,7 +83,7 @@ def _partners(record: Record, results: Results) -> Iterator[Record]:
     [framework] = (name for name in FRAMEWORKS if name != own.framework)
     folder = results.records(own.cell, framework)
     for path in record_paths(folder, f"{escape(own.variant.comparison_key)}-*-r{own.replicate}-*.json"):
-        other = _read(path)
+        other = readable_record(path)
         if other is not None and _is_same_work(record, other):
             yield other
 
@@ -104,10 +102,3 @@ def _is_same_work(record: Record, other: Record) -> bool:
         and their_blocks is not None
         and (blocks.steps_per_call > 1) == (their_blocks.steps_per_call > 1)
     )
-
-
-def _read(path: Path) -> Record | None:
-    try:
-        return read_record(path)
-    except RecordError:
-        return None

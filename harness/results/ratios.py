@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 from harness.results.record import Blocks, Record
 from harness.results.rules import NEWEST, Older, older_estimate
-from harness.results.sequential import FIRST_LOOK, LogRatio, RatioEstimate, doubted, estimate_sequentially
+from harness.results.sequential import (
+    FIRST_LOOK,
+    LogRatio,
+    RatioEstimate,
+    around_orders,
+    doubted,
+    estimate_sequentially,
+)
 from harness.results.statistics import (
     NORMAL_INTERQUARTILE_RANGE,
     median,
@@ -161,21 +168,13 @@ def flags_of(replicates: Sequence[Replicate]) -> dict[str, str]:
 
 def _differ(found: Sequence[LogRatio], errors: Sequence[float]) -> bool:
     inside = math.fsum(error**2 for error in errors) / len(errors)
-    freedom = len(found) - len({one.jax_first for one in found})
-    return _squares(found) > chi_square_quantile(DIFFER_LEVEL, freedom) * inside
+    means, squares = around_orders(found)
+    return squares > chi_square_quantile(DIFFER_LEVEL, len(found) - len(means)) * inside
 
 
 def _spread(found: Sequence[LogRatio]) -> float:
-    return math.sqrt(_squares(found) / (len(found) - len({one.jax_first for one in found})))
-
-
-def _squares(found: Sequence[LogRatio]) -> float:
-    total = 0.0
-    for first in (True, False):
-        values = [one.value for one in found if one.jax_first == first]
-        mean = math.fsum(values) / len(values) if values else 0.0
-        total += math.fsum((value - mean) ** 2 for value in values)
-    return total
+    means, squares = around_orders(found)
+    return math.sqrt(squares / (len(found) - len(means)))
 
 
 def chi_square_quantile(share: float, freedom: int) -> float:

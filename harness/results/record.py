@@ -442,6 +442,14 @@ def read_record(path: Path) -> Record:
     return record
 
 
+def readable_record(path: Path) -> Record | None:
+    """None where read_record raises: what cannot be read counts as not measured."""
+    try:
+        return read_record(path)
+    except RecordError:
+        return None
+
+
 def _odd_outside_the_schema(record: Record) -> str | None:
     """What the schema leaves open, so that a measurement is never lost over it, and who reads takes for granted."""
     for name in ("started_at", "ended_at"):
@@ -492,11 +500,9 @@ def find_settled(
 ) -> tuple[Path, Record] | None:
     """As find_settled_record, with what it holds."""
     for path in reversed(results.record_files(measurement)):
-        try:
-            record = read_record(path)
-        except RecordError:
+        record = readable_record(path)
+        if record is None or record.outcome not in SETTLED:
             continue
-        is_wanted = record.outcome in SETTLED and scheduler in (None, record.environment.get("scheduler"))
-        if is_wanted and job in (None, record.job):
+        if scheduler in (None, record.environment.get("scheduler")) and job in (None, record.job):
             return path, record
     return None

@@ -10,10 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from statistics import NormalDist
 from typing import NamedTuple
 
-from harness.errors import RecordError
 from harness.paths import Results
 from harness.plan import JobPlan, Screening, Variant
-from harness.results.record import Record, Result, find_settled_record, read_record
+from harness.results.record import Record, Result, find_settled_record, readable_record
 from harness.results.statistics import (
     NORMAL_INTERQUARTILE_RANGE,
     median,
@@ -149,11 +148,8 @@ def screening_records(
     for measurement in plan.screenings():
         settled = find_settled_record(measurement, results, scheduler, job=job)
         for path in [settled] if settled else reversed(results.record_files(measurement)):
-            try:
-                record = read_record(path)
-            except RecordError:
-                continue
-            if job in (None, record.job):
+            record = readable_record(path)
+            if record is not None and job in (None, record.job):
                 found[measurement.variant.key] = record
                 break
     return found

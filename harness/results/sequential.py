@@ -135,12 +135,7 @@ def _at_look(
     chosen: Sequence[LogRatio], at_most: int, before: RatioEstimate | None, *, is_extended: bool
 ) -> RatioEstimate:
     count, freedom = len(chosen), len(chosen) - 2
-    means, squares = [], 0.0
-    for first in (True, False):
-        values = [one.value for one in chosen if one.jax_first == first]
-        mean = math.fsum(values) / len(values)
-        means.append(mean)
-        squares += math.fsum((value - mean) ** 2 for value in values)
+    means, squares = around_orders(chosen)
     centre, error = sum(means) / 2, math.sqrt(squares / freedom / count)
     critical = _of_confidence_sequence(count) if is_extended else CRITICAL_VALUES[at_most][count]
     interval = Interval(math.exp(centre - critical * error), math.exp(centre + critical * error))
@@ -157,6 +152,17 @@ def _at_look(
         return doubted(estimate, "identical pairs: copied records?")
     p = _p_at_look(abs(centre) / error, freedom, critical)
     return estimate._replace(p=min(p, before.p) if before and before.p is not None else p)
+
+
+def around_orders(found: Sequence[LogRatio]) -> tuple[list[float], float]:
+    """The mean of each order in which processes were started, and the sum of all squared distances from their own."""
+    means, squares = [], 0.0
+    for first in (True, False):
+        values = [one.value for one in found if one.jax_first == first]
+        if values:
+            means.append(math.fsum(values) / len(values))
+            squares += math.fsum((value - means[-1]) ** 2 for value in values)
+    return means, squares
 
 
 def _p_at_look(t: float, freedom: int, critical: float) -> float:

@@ -1,7 +1,6 @@
 """The events of a traced window, beside the record that they explain: arrays and a JSON entry about them in one .npz;
 and the same as Chrome's trace format, which ui.perfetto.dev opens."""
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -13,10 +12,10 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from harness.errors import RecordError
-from harness.files import in_words, way_out, write_atomically
+from harness.files import in_words
 from harness.plan import Frozen
 from harness.results.kernel_names import class_of
-from harness.results.npz import read_npz
+from harness.results.npz import read_npz, write_npz
 from harness.results.record import KernelClass
 from harness.results.timeline import Floats, Timeline
 
@@ -71,18 +70,15 @@ def write_timeline(
         names=timeline.names,
         contents={name: kind for name, kind in contents.items() if name in timeline.names},
     )
-    content = io.BytesIO()
-    np.savez_compressed(
-        content,
-        about=np.array(about.model_dump_json()),
-        name=timeline.name[order].astype(np.int32),
-        counts=timeline.counts[order],
-        start_ns=_nanoseconds(timeline.start_s[order] - begin),
-        end_ns=_nanoseconds(timeline.end_s[order] - begin),
-        launched_ns=_nanoseconds(timeline.launched_s[order] - begin),
-    )
-    with way_out(path):
-        write_atomically(path, content.getvalue(), replace=False)
+    arrays = {
+        "about": np.array(about.model_dump_json()),
+        "name": timeline.name[order].astype(np.int32),
+        "counts": timeline.counts[order],
+        "start_ns": _nanoseconds(timeline.start_s[order] - begin),
+        "end_ns": _nanoseconds(timeline.end_s[order] - begin),
+        "launched_ns": _nanoseconds(timeline.launched_s[order] - begin),
+    }
+    write_npz(path, arrays)
 
 
 def read_timeline(path: Path) -> KeptTimeline:

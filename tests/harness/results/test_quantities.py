@@ -150,7 +150,6 @@ def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPa
         name="sm_utilisation_percent",
         ask=lambda one: one.nvml.nvmlDeviceGetUtilizationRates(one.board).gpu,
         combine=min,
-        purpose="the report",
     )
     row = of_gpu("sm_utilisation_percent", name="gpu_sm_utilisation_percent", words="SM utilisation", unit="%")
     monkeypatch.setattr(gpu, "READINGS", (*gpu.READINGS, reading))
