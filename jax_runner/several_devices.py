@@ -24,13 +24,15 @@ SPLIT = PartitionSpec(AXIS)
 
 
 def details_of_devices(session: Session[Any]) -> dict[str, Any]:
-    """How the devices were used, and which mode does the same on one of them, where this one has no meaning there: the
-    plain one of the same formulation."""
-    mode = session.mode
-    details: dict[str, Any] = session.world.describe()
-    if mode.run.process_per_node or mode.run.overlaps:
-        details |= {"one_device_mode": Mode(written=mode.written, run=mode.written.runs[0]).name}
-    return details
+    """How the devices were used, and which mode does the same on one of them, where this one has no meaning there."""
+    of_several = session.mode.run.process_per_node or session.mode.run.overlaps
+    return session.world.describe() | ({"one_device_mode": same_on_one(session)} if of_several else {})
+
+
+def same_on_one(session: Session[Any]) -> str:
+    """The plain mode of the same formulation."""
+    written = session.mode.written
+    return Mode(written=written, run=written.runs[0]).name
 
 
 def mesh() -> Mesh:

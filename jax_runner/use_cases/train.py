@@ -216,9 +216,9 @@ class Training(LaidOutByXla, TrainingBase):
         return outputs[1]
 
     def losses(self, kept: list[jax.Array]) -> NDArray[np.floating[Any]]:
-        """Of several devices of this process, which each have an entry along the first axis, their means."""
-        own = [own_part(loss) for loss in kept]
-        return np.concatenate([np.atleast_1d(loss if self.session.is_alone else loss.mean(0)) for loss in own])
+        """Of several devices of this process, their means."""
+        of_calls = [np.atleast_1d(mean_of_own_devices(own_part(loss), self.world)) for loss in kept]
+        return np.concatenate(of_calls)
 
     def evaluator(self) -> Callable[[dict[str, NDArray[Any]]], tuple[Any, NDArray[Any], NDArray[Any]]]:
         state = self.own_state()
@@ -454,3 +454,8 @@ def with_device_axis(state: TrainState) -> TrainState:
 
 def without_device_axis(state: TrainState) -> TrainState:
     return state._replace(batch_stats=jax.tree.map(lambda leaf: leaf[0], state.batch_stats))
+
+
+def mean_of_own_devices(loss: NDArray[Any], world: World) -> NDArray[Any]:
+    """Of several devices, a loss has one entry for each along its first axis."""
+    return loss if world.device_count == 1 else loss.mean(0)
