@@ -7,8 +7,6 @@ REQUIRE_FAKE_GPU=1: where the fake cannot be made, these tests fail instead of b
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,9 @@ from harness.fake_gpu import build as making
 from harness.fake_gpu.environment import environment
 from harness.job.children import child_environment
 from harness.measure.gpu import Gpu, open_gpu
-from harness.paths import REPOSITORY
 from harness.work.cards import card as card_of
 from tests.fake_gpu.steps import BY_DAY, Step, run_steps
-from tests.made.patience import patience
+from tests.made.processes import output_of
 
 Environment = Callable[..., dict[str, str]]
 Started = Callable[..., Any]
@@ -81,16 +78,7 @@ def ask(on_card: Environment) -> Started:
     """What a module of these tests answers as JSON, run as a process on the fake."""
 
     def answer(module: str, *arguments: str, name: str = "a100", devices: int = 1, **variables: str) -> Any:
-        done = subprocess.run(
-            [sys.executable, "-m", module, *arguments],
-            cwd=REPOSITORY,
-            env=on_card(name, devices) | variables,
-            capture_output=True,
-            text=True,
-            timeout=patience(300),
-        )
-        assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-        return json.loads(done.stdout)
+        return json.loads(output_of("-m", module, *arguments, env=on_card(name, devices) | variables, quiet_s=300))
 
     return answer
 

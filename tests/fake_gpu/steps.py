@@ -66,10 +66,27 @@ def cases(*, run_as: str) -> list[Case]:
     ]
 
 
-def one(use_case: str, model: str, mode: str, precision: Precision, **further: Any) -> Step:
+def one(
+    use_case: str,
+    model: str,
+    mode: str,
+    precision: Precision,
+    batch_size: int = BATCH_SIZE,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Step:
     """`model`: its benchmark and its name, `mnist/cnn`."""
     benchmark, _, name = model.partition("/")
-    return Step(use_case=use_case, models=((benchmark, name),), mode=mode, precision=precision, **further)
+    return Step(
+        use_case=use_case,
+        models=((benchmark, name),),
+        mode=mode,
+        precision=precision,
+        batch_size=batch_size,
+        options=json.dumps(options),
+        settings=json.dumps(settings or {}),
+    )
 
 
 EAGER_CASES = cases(run_as="eager")
@@ -78,21 +95,16 @@ MODELS_BY_DAY = ("imagenet100/mobilenet_v3_small", "imagenet100/vit_b_16", "molp
 FURTHER = [
     one("train", model, "step.eager", precision) for model in MODELS_BY_DAY for precision in ("fp32", "tf32", "bf16")
 ]
-SCHEDULED = one("train", "mnist/cnn", "step.eager_graph", "bf16", settings=json.dumps({"schedule": "cosine"}))
+SCHEDULED = one("train", "mnist/cnn", "step.eager_graph", "bf16", settings={"schedule": "cosine"})
 """Its learning rate lies on the device."""
-ADAMW = one(
-    "train", "mnist/cnn", "step.eager", "fp32", settings=json.dumps({"optimizer": "adamw", "schedule": "cosine"})
-)
+ADAMW = one("train", "mnist/cnn", "step.eager", "fp32", settings={"optimizer": "adamw", "schedule": "cosine"})
 ON_HOST = [
-    one("inference", "mnist/cnn", mode, "fp16", options=json.dumps({"inputs": "on_host", "batch_norm": "folded"}))
+    one("inference", "mnist/cnn", mode, "fp16", inputs="on_host", batch_norm="folded")
     for mode in ("forward.eager", "forward.eager_graph")
 ]
-NORMS = json.dumps({"output": "norms"})
 GROWING = {
-    f"{use_case} {model}": tuple(
-        one(use_case, model, "vmap.eager", "fp32", batch_size=size, options=options) for size in (32, 64)
-    )
-    for use_case, options in (("per_sample_gradients", NORMS), ("many_models", json.dumps({"models": 3})))
+    f"{use_case} {model}": tuple(one(use_case, model, "vmap.eager", "fp32", size, **options) for size in (32, 64))
+    for use_case, options in (("per_sample_gradients", {"output": "norms"}), ("many_models", {"models": 3}))
     for model in ("mnist/cnn", "molpcba/gcn")
 }
 """What is vmapped, of two batch sizes; gradients of embeddings are another kernel below 3,072 rows."""

@@ -2,33 +2,25 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.paths import REPOSITORY, Results
+from harness.paths import Results
 from tests.fake_gpu.conftest import Environment
-from tests.made.patience import patience
+from tests.made.processes import run_python
 
 
-def run_python(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=REPOSITORY,
-        env=environment | {"COLUMNS": "400"},
-        capture_output=True,
-        text=True,
-        timeout=patience(90),
-    )
+def run_wide(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return run_python(*arguments, env=environment | {"COLUMNS": "400"}, quiet_s=90)
 
 
 def probed(environment: dict[str, str]) -> dict[str, Any]:
     """What PyTorch's probe answers."""
     ask = "print(json.dumps(ask([sys.executable, '-c', PROBES['torch']])))"
     code = f"import json, sys; from pipeline.doctor import *; {ask}"
-    found: dict[str, Any] = json.loads(run_python(environment, "-c", code).stdout)
+    found: dict[str, Any] = json.loads(run_wide(environment, "-c", code).stdout)
     return found
 
 
@@ -43,7 +35,7 @@ def test_eight_cards(on_card: Environment, tmp_path: Path) -> None:
     results = Results(root=tmp_path)
     results.fake_gpu.touch()
     command = ["main.py", "doctor", "--executor", "local", "--results", str(tmp_path)]
-    done = run_python(on_card("a100", devices=8), *command)
+    done = run_wide(on_card("a100", devices=8), *command)
     assert done.returncode == 0, done.stdout
     assert "8 x NVIDIA A100-SXM4-80GB" in done.stdout
     assert "it and CUDA graphs work on the GPU" in done.stdout
@@ -54,7 +46,7 @@ def test_eight_cards(on_card: Environment, tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_a_consumer_card_and_no_place_for_records(on_card: Environment, tmp_path: Path) -> None:
     command = ["main.py", "doctor", "--executor", "local", "--results", str(tmp_path)]
-    done = run_python(on_card("rtx3080") | {"FAKE_NVML": "no_energy"}, *command)
+    done = run_wide(on_card("rtx3080") | {"FAKE_NVML": "no_energy"}, *command)
     assert done.returncode == 1, done.stdout
     assert "NVIDIA GeForce RTX 3080, driver 580.00.fake; refused: ecc, energy_joules, mig" in done.stdout
     assert "To be corrected: fake GPU." in done.stdout

@@ -1,8 +1,6 @@
 """What a first look at PyTorch's calls has found, and no longer may be: each of these tests failed once."""
 
-import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -10,40 +8,27 @@ from harness.fake_gpu.calls import LAUNCHES, Call, arithmetic_of, convolution_te
 from harness.results.kernel_names import class_of
 from tests.fake_gpu import rules
 from tests.fake_gpu.conftest import Steps
-from tests.fake_gpu.steps import Step
+from tests.fake_gpu.steps import Step, one
 
 Executed = Callable[[Step], list[Call]]
 
 
-def step_of(
-    use_case: str, benchmark: str, model: str, mode: str, precision: str, batch_size: int, **options: Any
-) -> Step:
-    return Step(
-        use_case=use_case,
-        models=((benchmark, model),),
-        mode=mode,
-        precision=precision,  # type: ignore[arg-type]
-        batch_size=batch_size,
-        options=json.dumps(options),
-    )
-
-
-STREAMS = step_of("many_models", "synthetic", "mlp", "streams.compiled_graph", "fp32", 16, models=3)
+STREAMS = one("many_models", "synthetic/mlp", "streams.compiled_graph", "fp32", models=3)
 ATTENTION = [
-    step_of("per_sample_gradients", "imagenet100", "vit_b_16", "vmap.eager", "bf16", 2, output="norms"),
-    step_of("per_sample_gradients", "enwik8", "gpt_nano", "vmap.eager", "bf16", 4, output="norms"),
-    step_of("many_models", "enwik8", "gpt_nano", "vmap.eager", "bf16", 4, models=2),
+    one("per_sample_gradients", "imagenet100/vit_b_16", "vmap.eager", "bf16", 2, output="norms"),
+    one("per_sample_gradients", "enwik8/gpt_nano", "vmap.eager", "bf16", 4, output="norms"),
+    one("many_models", "enwik8/gpt_nano", "vmap.eager", "bf16", 4, models=2),
 ]
 # Gradients of tables of codes are other kernels below 3,072 codes.
 GRAPHS = {
     "graphnet": [
-        step_of("per_sample_gradients", "molpcba", "graphnet", "vmap.eager", "fp32", batch_size, output="clipped_sum")
+        one("per_sample_gradients", "molpcba/graphnet", "vmap.eager", "fp32", batch_size, output="clipped_sum")
         for batch_size in (16, 32)
     ],
-    "gcn": [step_of("many_models", "molpcba", "gcn", "vmap.eager", "fp32", 8, models=models) for models in (4, 8)],
+    "gcn": [one("many_models", "molpcba/gcn", "vmap.eager", "fp32", 8, models=models) for models in (4, 8)],
 }
-CONVOLUTIONS = step_of("per_sample_gradients", "mnist", "cnn", "vmap.compiled", "bf16", 16, output="norms")
-INFERENCE = step_of("inference", "enwik8", "gpt_nano", "forward.eager", "fp16", 8)
+CONVOLUTIONS = one("per_sample_gradients", "mnist/cnn", "vmap.compiled", "bf16", output="norms")
+INFERENCE = one("inference", "enwik8/gpt_nano", "forward.eager", "fp16", 8)
 ALL = [STREAMS, *ATTENTION, *GRAPHS["graphnet"], *GRAPHS["gcn"], CONVOLUTIONS, INFERENCE]
 
 

@@ -5,8 +5,6 @@ say; all else is what a real GPU would get.
 """
 
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from harness.results.fake_gpu import HEADLINE, LEFT_OUT
 from harness.results.record import Record, read_record
 from harness.work.cards import card
 from tests.fake_gpu.conftest import Environment
-from tests.made.patience import patience
+from tests.made.processes import run_python
 from tests.made.project import copy_repository
 
 GPUS = ["GPU-face0000-0000-0000-0000-000000000001", "GPU-face0000-0000-0000-0000-000000000002"]
@@ -40,14 +38,7 @@ class Copy:
         self.results.fake_gpu.touch()
 
     def main(self, environment: dict[str, str], *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "main.py", *arguments],
-            cwd=self.root,
-            env=environment | {"COLUMNS": "300"},
-            capture_output=True,
-            text=True,
-            timeout=patience(200),
-        )
+        done = run_python("main.py", *arguments, env=environment | {"COLUMNS": "300"}, cwd=self.root, quiet_s=200)
         self.status = done.returncode
         return done.stdout + done.stderr
 

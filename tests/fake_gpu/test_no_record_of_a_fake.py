@@ -14,13 +14,14 @@ from rich.console import Console
 
 from harness.errors import ConfigError, ProjectError, RecordError
 from harness.fake_gpu.environment import card_words
-from harness.paths import REPOSITORY, Results
+from harness.paths import Results
 from harness.results.fake_gpu import HEADLINE, LEFT_OUT, found_fakes, require_place
 from harness.results.parity_file import read_parity
 from harness.results.record import Record, find_settled_record, read_record
 from harness.work.cards import card
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.publish import publish
+from tests.made.processes import output_of, run_python
 from tests.made.project import BehavingProject, make_behaving_project, without_slurm
 from tests.made.report_records import H200, record, save
 
@@ -33,11 +34,13 @@ def project(tmp_path: Path) -> BehavingProject:
     return make_behaving_project(tmp_path / "project")
 
 
+ON_A_FAKE = {"FAKE_CUDA_CARD": card_words(card("a100"))}
+
+
 def run(project: BehavingProject, **variables: str) -> "subprocess.CompletedProcess[str]":
     command = project.command(project.job(project.plan("well")))
-    return subprocess.run(
-        command, cwd=project.root, env=without_slurm() | variables, capture_output=True, text=True, timeout=120
-    )
+    assert command[0] == sys.executable
+    return run_python(*command[1:], cwd=project.root, env=without_slurm() | variables)
 
 
 def of_a_fake(results: Results, **environment: object) -> tuple[Path, Record]:
@@ -60,22 +63,15 @@ def reported(results: Results) -> tuple[int, str]:
 
 
 def test_a_job_does_not_begin(project: BehavingProject) -> None:
-    done = run(project, FAKE_CUDA_CARD=card_words(card("a100")))
+    done = run(project, **ON_A_FAKE)
     assert done.returncode == 2
     assert "this GPU is a fake (FAKE_CUDA_CARD is set)" in done.stderr
     assert not project.results.records().exists()
 
 
 def test_nor_is_anything_submitted() -> None:
-    command = ["main.py", "--benchmark", "mnist", "--use_case", "1", "--data", "sample", "--quick", "--dry-run"]
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=REPOSITORY,
-        env=os.environ | {"FAKE_CUDA_CARD": card_words(card("a100"))},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    selection = ["--benchmark", "mnist", "--use_case", "1", "--data", "sample", "--quick", "--dry-run"]
+    done = run_python("main.py", *selection, env=os.environ | ON_A_FAKE)
     assert (done.returncode, "this GPU is a fake" in done.stderr) == (2, True)
 
 
@@ -101,8 +97,7 @@ def test_a_library_is_found_without_its_variable(library: Path) -> None:
         "import ctypes; from harness.results.fake_gpu import found_fakes; "
         f"before = found_fakes(); ctypes.CDLL({str(library / 'libnvidia-ml.so.1')!r}); print(before, found_fakes())"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[] ['libnvidia-ml.so.1 is a fake']"
+    assert output_of("-c", code).strip() == "[] ['libnvidia-ml.so.1 is a fake']"
 
 
 def test_a_record_that_is_moved_counts_as_not_measured(tmp_path: Path) -> None:
@@ -160,7 +155,7 @@ def test_a_framework_that_runs_on_no_fake_is_refused(project: BehavingProject) -
     """As JAX; here it is what stands in for PyTorch."""
     project.results.root.mkdir()
     project.results.fake_gpu.touch()
-    assert run(project, FAKE_CUDA_CARD=card_words(card("a100"))).returncode == 0
+    assert run(project, **ON_A_FAKE).returncode == 0
     [made] = project.records()
     assert (made.outcome, made.reason, made.result) == ("refused", "torch does not run on a fake GPU", None)
     assert made.environment["fake_gpu"] == FOUND
@@ -176,14 +171,7 @@ def test_a_real_place_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch")
 def test_nor_is_it_a_ceiling(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "harness.job.ceilings", "torch", str(tmp_path / "torch.json")],
-        cwd=REPOSITORY,
-        env=os.environ | {"FAKE_CUDA_CARD": card_words(card("a100"))},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_python("-m", "harness.job.ceilings", "torch", str(tmp_path / "torch.json"), env=os.environ | ON_A_FAKE)
     assert (done.returncode, "this GPU is a fake" in done.stdout) == (1, True)
     assert not (tmp_path / "torch.json").exists()
 

@@ -1,17 +1,14 @@
 """harness/measure/gpu.py on the fake NVML, by the real pynvml: each question in a process of its own."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from harness.measure.gpu import READINGS
-from harness.paths import REPOSITORY
 from tests.fake_gpu.conftest import Environment
-from tests.made.patience import patience
+from tests.made.processes import output_of
 
 Ask = Callable[..., Any]
 
@@ -27,16 +24,7 @@ def nvml(on_card: Environment) -> Ask:
         given = on_card(name, devices)
         if not with_cuda:
             del given["LD_PRELOAD"]
-        done = subprocess.run(
-            [sys.executable, "-c", "\n".join(program)],
-            cwd=REPOSITORY,
-            env=given | variables,
-            capture_output=True,
-            text=True,
-            timeout=patience(30),
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json.loads(output_of("-c", "\n".join(program), env=given | variables, quiet_s=30))
 
     return in_a_process
 

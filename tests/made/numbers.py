@@ -30,6 +30,11 @@ def require_same(ours: Numbers, theirs: Numbers, tolerance: float = TOLERANCE) -
         assert error_of(name, ours, theirs) < tolerance, name
 
 
+def losses_of(program: Any, calls: int) -> Any:
+    """Of the next calls of a program that trains."""
+    return program.losses([program.kept(program.step()) for _ in range(calls)])
+
+
 def gated(session: Session[Any], make: Callable[[Session[Any]], Program] = build) -> ParityNumbers:
     """As a job's child leaves them for the gate."""
     session = gate_session(session, gate_measurement(session.measurement))

@@ -36,6 +36,7 @@ from harness.results.record import (
 )
 from pipeline.report.compare import Row, Section, sections
 from pipeline.report.csv_files import csv_text
+from tests.made.records import bare_record
 
 H200 = {"gpu": {"name": "NVIDIA H200"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
 A100 = {"gpu": {"name": "NVIDIA A100"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
@@ -62,8 +63,7 @@ def record(
     **changes: Any,
 ) -> Record:
     """`throughput` samples/s from 20 blocks, of which the last takes a trifle longer in each replicate; a step of 100
-    samples. JAX is started first in replicates 0, 2, ..., PyTorch in the others; no two replicates have quite the same
-    ratio."""
+    samples. No two replicates have quite the same ratio."""
     variant = Variant(
         model="cnn", batch_size=batch_size, precision=precision, execution_mode=mode, options=options or {}
     )
@@ -79,7 +79,6 @@ def record(
     )
     # calls * 100 samples / time = throughput, with 10 calls a block.
     time_s = 1000 / throughput * (1 + (framework == "torch") * replicate / 1e9)
-    started_s = (replicate + FRAMEWORKS.index(framework)) % 2
     result = Result(
         compile_time_s=2.5,
         blocks=Blocks(
@@ -94,17 +93,23 @@ def record(
         time_to_target_s=1.25 if epochs else None,
         details=details or {},
     )
+    identity = DataIdentity(source="MNIST", kind=data, sha256="5e" * 32)
+    return finished_record(measurement, result, environment, identity, **changes)
+
+
+def finished_record(
+    measurement: Measurement, result: Result, environment: dict[str, Any], data: DataIdentity, /, **changes: Any
+) -> Record:
+    """JAX is started first in replicates 0, 2, ..., PyTorch in the others."""
+    second = (measurement.replicate + FRAMEWORKS.index(measurement.framework)) % 2
     fields = {
-        "measurement_id": measurement.id,
-        "measurement": measurement,
-        "outcome": "ok",
-        "started_at": f"2026-11-21T10:00:0{started_s}+00:00",
-        "ended_at": f"2026-11-21T10:01:0{started_s}+00:00",
-        "data": DataIdentity(source="MNIST", kind=data, sha256="5e" * 32),
+        "started_at": f"2026-11-21T10:00:0{second}+00:00",
+        "ended_at": f"2026-11-21T10:01:0{second}+00:00",
+        "data": data,
         "environment": environment,
         "result": result,
     }
-    return Record.model_validate(fields | changes)
+    return bare_record(measurement, **(fields | changes))
 
 
 def save(record: Record, results: Results) -> Path:

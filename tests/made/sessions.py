@@ -2,6 +2,7 @@
 
 import importlib
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -54,7 +55,7 @@ PROTOCOL = MeasurementSettings(
 )
 
 
-def make_session(
+def make_measurement(
     framework: Framework,
     use_case: str,
     *,
@@ -63,21 +64,15 @@ def make_session(
     batch_size: int = 8,
     precision: Precision = "fp32",
     execution_mode: str = "",
-    options: dict[str, Any] | None = None,
-    device: Any = None,
-    world: World = ALONE,
+    options: Mapping[str, Any] | None = None,
     protocol: MeasurementSettings = PROTOCOL,
     sizes: dict[str, Any] | None = None,
     **settings: Any,
-) -> Session[Any]:
-    """What is not given, of any declared use case, is made up.
-
-    `precision="fp64"`: both frameworks compute in double precision, so only a mistake can make a difference. JAX knows
-    one such switch for a whole process: a program is of use until a session of another precision is made.
-    """
+) -> Measurement:
+    """What is not given, of any declared use case, is made up."""
     declared = declared_use_case(use_case)
-    all_options = made_up(declared.options) | (options or {})
-    measurement = Measurement(
+    all_options = made_up(declared.options) | dict(options or {})
+    return Measurement(
         framework=framework,
         cell=Cell(gpu="any", benchmark=benchmark, use_case=NUMBERS.get(use_case, 1), use_case_name=use_case),
         variant=Variant(
@@ -94,8 +89,16 @@ def make_session(
         data="sample",
         quick=True,
     )
+
+
+def make_session(
+    framework: Framework, use_case: str, *, device: Any = None, world: World = ALONE, **of_measurement: Any
+) -> Session[Any]:
+    """`precision="fp64"`: both frameworks compute in double precision, so only a mistake can make a difference. JAX
+    knows one such switch for a whole process: a program is of use until a session of another precision is made."""
+    measurement = make_measurement(framework, use_case, **of_measurement)
     device = device or importlib.import_module(f"{framework}_runner.device").Device()
-    device.set_up(precision)
+    device.set_up(measurement.variant.precision)
     return process.make_session(measurement, device, Path("nowhere"), world)
 
 

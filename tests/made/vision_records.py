@@ -6,10 +6,10 @@ Every number follows from `images_per_s`; nothing here was measured.
 from collections.abc import Iterator
 from typing import Any
 
-from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, Measurement, MeasurementSettings, Variant
+from harness.plan import Cell, DataKind, Framework, Measurement, MeasurementSettings, Variant
 from harness.results.record import Blocks, DataIdentity, Energy, EpochPoint, Latency, Memory, Record, Result
 from harness.work.declared import benchmark
-from tests.made.report_records import H200
+from tests.made.report_records import H200, finished_record
 
 MODELS = {model.name: model for model in benchmark("imagenet100").models}
 BATCH_SIZES = (1, 8, 32, 128)
@@ -66,7 +66,6 @@ def vision_record(
     )
     step_s = batch_size / (images_per_s(model, batch_size) * speed)
     block_step_s = step_s * (1 + (framework == "torch") * replicate / 1e9)  # no two replicates have quite one ratio
-    started_s = (replicate + FRAMEWORKS.index(framework)) % 2
     steps = max(1, round(0.1 / step_s))
     call_times_s = [step_s * (3 if one % 100 >= 98 else 2 if one % 100 >= 93 else 1) for one in range(calls)]
     result = Result(
@@ -94,17 +93,8 @@ def vision_record(
         epochs=[] if inference else list(_epochs(128_000 / batch_size * step_s)),
         parameter_count=MODELS[model].parameter_count,
     )
-    fields = {
-        "measurement_id": measurement.id,
-        "measurement": measurement,
-        "outcome": "ok",
-        "started_at": f"2026-11-21T10:00:0{started_s}+00:00",
-        "ended_at": f"2026-11-21T10:01:0{started_s}+00:00",
-        "data": DataIdentity(source="ImageNet", kind=data, sha256="1e" * 32),
-        "environment": environment,
-        "result": result,
-    }
-    return Record.model_validate(fields | changes)
+    identity = DataIdentity(source="ImageNet", kind=data, sha256="1e" * 32)
+    return finished_record(measurement, result, environment, identity, **changes)
 
 
 def _epochs(time_s: float) -> Iterator[EpochPoint]:

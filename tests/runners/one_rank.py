@@ -22,12 +22,11 @@ from harness.measure.program import Session
 from harness.measure.world import World
 from harness.results.parity import condense, gate_measurement
 from harness.work import chunks
-from tests.made.sessions import build, make_session, measure, with_small_images
+from tests.made.numbers import Numbers
+from tests.made.sessions import build, make_session, measure, with_first, with_small_images
 from tests.made.shallow import shallow_resnet, shallow_vit
 from tests.made.small_gpt import use_small_gpt
 from tests.made.wrong_kernels import one_tap_left_out
-
-Numbers = dict[str, np.ndarray]
 
 FEW_SAMPLES = 80
 
@@ -44,18 +43,22 @@ def main(framework: Any, world_json: str, folder: str) -> None:
 
 
 def do(framework: Any, task: dict[str, Any], **of_session: Any) -> Numbers:
-    """In float64, unless the task says otherwise."""
+    """By the function of this module that the task names; in float64, unless the task says otherwise."""
     with shallow_resnet(framework), pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         if task["session"].get("model") == "vit_b_16":
             stack.enter_context(shallow_vit(framework))
         if task["session"].get("model") == "gpt_nano":
             use_small_gpt(patch)
         session = make_session(framework, **of_session, **{"precision": "fp64"} | task["session"])
+        session = with_small_images(session)
+        if task.get("in_chunks"):
+            stack.enter_context(in_chunks(session))
         if framework == "torch" and session.mode.run_as == "compiled" and not task.get("by_inductor"):
             from tests.made.captures import only_trace
 
             only_trace(patch)
-        return FUNCTIONS[task["what"]](with_small_images(session))
+        found: Numbers = globals()[task["what"]](session)
+        return found
 
 
 def parity(session: Session[Any]) -> Numbers:
@@ -116,27 +119,16 @@ def scattered_unreduced() -> AbstractContextManager[Any]:
 
 def check_of_the_control(session: Session[Any]) -> Numbers:
     """What the check says of a step whose gradients nobody averages."""
-    try:
+    with pytest.raises(CheckFailed) as found:
         build(session, joined=False).check()
-    except CheckFailed as error:
-        return {"failed": np.array(str(error))}
-    return {"failed": np.array("")}
+    return {"failed": np.array(str(found.value))}
 
 
 def check_with_a_missing_tap(session: Session[Any]) -> Numbers:
     """The same of a step whose convolutions leave out one tap of their kernels."""
-    with one_tap_left_out(session.measurement.framework):
-        try:
-            build(session).check()
-        except CheckFailed as error:
-            return {"failed": np.array(str(error))}
-    return {"failed": np.array("")}
-
-
-def parity_in_chunks(session: Session[Any]) -> Numbers:
-    """What the gate compares, of a training set that comes to the devices in chunks of six steps."""
-    with in_chunks(session):
-        return parity(session)
+    with one_tap_left_out(session.measurement.framework), pytest.raises(CheckFailed) as found:
+        build(session).check()
+    return {"failed": np.array(str(found.value))}
 
 
 def losses(session: Session[Any]) -> Numbers:
@@ -149,13 +141,8 @@ def losses(session: Session[Any]) -> Numbers:
     return {"losses": session.device.mean_over_ranks(program.losses(kept))}
 
 
-def losses_in_chunks(session: Session[Any]) -> Numbers:
-    """Of two chunks and a part of the third."""
-    with in_chunks(session):
-        return losses(session)
-
-
 def in_chunks(session: Session[Any]) -> AbstractContextManager[Any]:
+    """The training set comes to the devices in chunks of six steps."""
     own_batch = session.measurement.variant.batch_size // session.world.size
     six_steps = 6 * own_batch * chunks.sample_bytes(session.dataset.train)
     return mock.patch.object(chunks, "CHUNK_BYTES", six_steps)
@@ -235,9 +222,7 @@ def agreements(session: Session[Any]) -> Numbers:
 
 def whole(session: Session[Any]) -> Numbers:
     """The use case as a measurement runs it, on few samples."""
-    few = {name: array[:FEW_SAMPLES] for name, array in session.dataset.train.items()}
-    test = {name: array[:FEW_SAMPLES] for name, array in session.dataset.test.items()}
-    result = measure(replace(session, dataset=replace(session.dataset, train=few, test=test)))
+    result = measure(with_first(session, FEW_SAMPLES, FEW_SAMPLES))
     return {
         "train_loss": np.array([point.train_loss for point in result.epochs]),
         "test_loss": np.array([point.test_loss for point in result.epochs]),
@@ -248,26 +233,6 @@ def whole(session: Session[Any]) -> Numbers:
         "blocks_alone": np.array([] if result.blocks_alone is None else result.blocks_alone.block_times_s),
         "samples_per_step": np.array(result.blocks.samples_per_step),
     }
-
-
-FUNCTIONS: dict[str, Callable[[Session[Any]], Numbers]] = {
-    function.__name__: function
-    for function in (
-        parity,
-        parity_apart,
-        parity_in_chunks,
-        gate,
-        gate_without_a_sum,
-        losses,
-        losses_in_chunks,
-        check_of_the_control,
-        check_with_a_missing_tap,
-        collectives,
-        graphs_in_step,
-        agreements,
-        whole,
-    )
-}
 
 
 if __name__ == "__main__":

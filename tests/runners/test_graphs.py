@@ -21,16 +21,14 @@ from harness.work.graphs import Capacity, places
 from harness.work.use_cases.per_sample_gradients import Settings
 from jax_runner import ghost as jax_ghost
 from jax_runner import graphs as jax_graphs
-from jax_runner.models import molpcba as jax_models
 from jax_runner.use_cases.per_sample_gradients import by_layers
 from tests.made.captures import only_trace
-from tests.made.numbers import TOLERANCE, Numbers, OneByOne, error_of, gated, one_by_one, require_same
+from tests.made.numbers import TOLERANCE, Numbers, OneByOne, error_of, gated, losses_of, one_by_one, require_same
 from tests.made.operators import Operators
 from tests.made.sessions import build, make_session, with_first
 from torch_runner import ghost as torch_ghost
 from torch_runner import graphs as torch_graphs
 from torch_runner import task as torch_task
-from torch_runner.models import molpcba as torch_models
 from torch_runner.use_cases.per_sample_gradients import outer_product
 from torch_runner.weights import to_neutral
 
@@ -77,7 +75,7 @@ def test_a_scan_and_a_compiled_step_do_the_same(mode: str, monkeypatch: pytest.M
     require_same(trained("jax", "gcn", "scan.jit"), trained("torch", "gcn"))
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     program: Any = build(session_of("torch", model="gcn", execution_mode=mode, weight_decay=1.0))
-    losses = program.losses([program.kept(program.step()) for _ in range(5)])
+    losses = losses_of(program, 5)
     np.testing.assert_allclose(losses, trained("torch", "gcn")["losses_of_steps"], rtol=TOLERANCE)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
 
@@ -93,20 +91,7 @@ def test_parameter_counts_of_the_default_sizes(model: str, count: int) -> None:
         of_steps = [128, 256, 256, 256, 256]
         dense = sum(2 * (3 * width + own) * width + (2 * width + own) * width + 3 * 3 * width for own in of_steps)
         by_hand = (174 + 13) * width + dense + output
-    assert by_hand == count == BENCHMARK.model(model).parameter_count
-    for framework in FRAMEWORKS:
-        models = {"jax": jax_models, "torch": torch_models}[framework]
-        if framework == "torch":
-            with torch.device("meta"):
-                built = models.make_model(model, BENCHMARK.sizes())
-            found = sum(parameter.numel() for parameter in built.parameters())
-        else:
-            dtypes = {"dtype": np.float32, "param_dtype": np.float32}
-            state = jax_models.nnx.eval_shape(
-                lambda: jax_models.nnx.state(jax_models.make_model(model, BENCHMARK.sizes(), dtypes))  # noqa: B023
-            )
-            found = sum(leaf.size for leaf in jax.tree.leaves(state))
-        assert found == count
+    assert by_hand == count == BENCHMARK.model(model).parameter_count  # and of what is built: test_programs.py
 
 
 def test_the_gate_passes_with_adamw() -> None:

@@ -18,24 +18,21 @@ from jax import numpy as jnp
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision import models as torchvision_models
 from torchvision.models.efficientnet import MBConvConfig
 from torchvision.models.mobilenetv3 import InvertedResidualConfig
 from torchvision.models.resnet import Bottleneck
 from torchvision.ops import StochasticDepth
 
-from harness.measure.program import Program
-from harness.plan import Framework
-from harness.work.applies import why_not_model
 from harness.work.benchmarks.imagenet100 import BENCHMARK, CLASSES, Sizes
-from harness.work.declared import Layer, use_case
+from harness.work.declared import Layer
 from harness.work.weights import initial_weight
 from jax_runner.device import FLOAT64, model_dtypes
 from jax_runner.layers import use_taps
 from jax_runner.models import imagenet100 as jax_models
 from jax_runner.models import without_values
 from jax_runner.weights import arrays_of, load_weights, neutral_name, parameter_count, to_neutral, to_neutral_layout
+from tests.made.operators import Operators
 from tests.made.sessions import build, make_session
 from torch_runner import weights as torch_weights
 from torch_runner.models import for_vmap
@@ -89,14 +86,10 @@ def test_declaration_is_of_torchvisions_modules(model: Any) -> None:
     norms = {(layer.eps, layer.momentum) for layer in layers if isinstance(layer, torch.nn.BatchNorm2d)}
     declared = {(model.batch_norm.epsilon, model.batch_norm.momentum)} if model.batch_norm else set()
     assert norms == declared
+    layer_norms = {layer.eps for layer in layers if isinstance(layer, torch.nn.LayerNorm)}
+    assert layer_norms == ({jax_models.EPSILON_OF_VIT} if Layer.LAYER_NORM in model.layers else set())
     dropped = [layer.p for layer in layers if isinstance(layer, torch.nn.Dropout | StochasticDepth)]
     assert not any(dropped)
-
-
-def test_layer_norms_have_torchvisions_epsilon() -> None:
-    layers = without_memory("vit_b_16", SIZES).modules()
-    norms = {layer.eps for layer in layers if isinstance(layer, torch.nn.LayerNorm)}
-    assert norms == {jax_models.EPSILON_OF_VIT}
 
 
 def without_memory(name: str, sizes: Sizes) -> torch.nn.Module:
@@ -446,20 +439,13 @@ def test_planted_fault_is_caught(name: str, fault: str) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "vit_b_16"])
 def test_nothing_is_copied_in_a_forward_pass(name: str) -> None:
     """Autograd copies what an activation overwrites and its gradient needs."""
-
-    class Copies(TorchDispatchMode):
-        count = 0
-
-        def __torch_dispatch__(self, operator: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
-            self.count += operator in (torch.ops.aten.clone.default, torch.ops.aten.copy_.default)
-            return operator(*arguments, **(options or {}))
-
     with FakeTensorMode():
         model = torch_models.make_model(name, SIZES)
         images = torch.empty(2, 3, SIZES.image_size, SIZES.image_size)
-        with Copies() as copies:
+        with Operators() as seen:
             model(images)
-    assert copies.count == 0
+    copies = {torch.ops.aten.clone.default, torch.ops.aten.copy_.default}
+    assert not copies & {operator for operator, _ in seen.calls}
 
 
 # Half precision
@@ -529,34 +515,16 @@ def reduced_vit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_models, "make_model", lambda *_: reduced_vit_of_torch())
 
 
-def per_sample_program(framework: Framework, mode: str, output: str) -> Program:
-    session = make_session(
-        framework,
-        "per_sample_gradients",
-        benchmark="imagenet100",
-        model="vit_b_16",
-        batch_size=3,
-        precision="fp64",
-        execution_mode=mode,
-        options={"output": output},
-        sizes={"image_size": SIZES.image_size},
-    )
-    return build(session)
-
-
 @pytest.mark.usefixtures("reduced_vit")
 def test_per_sample_gradients_of_vit() -> None:
     """By both frameworks' vmap, in float64."""
-    ours = per_sample_program("jax", "vmap.jit", "full").parity()
-    theirs = per_sample_program("torch", "vmap.eager", "full").parity()
+    names = {"benchmark": "imagenet100", "model": "vit_b_16", "batch_size": 3, "options": {"output": "full"}}
+    ours, theirs = (
+        build(make_session(framework, "per_sample_gradients", execution_mode=mode, precision="fp64", **names)).parity()
+        for framework, mode in (("jax", "vmap.jit"), ("torch", "vmap.eager"))
+    )
     assert ours.keys() == theirs.keys()
     whole = np.sqrt(sum((value**2).sum() for key, value in theirs.items() if "/" in key))
     for key, value in theirs.items():
         assert relative(ours[key], value, 1e-3 * whole if "/" in key else 0.0) < TOLERANCE, key
     assert sum("/" in key for key in theirs) == len(list(reduced_vit_of_torch().parameters()))
-
-
-@pytest.mark.parametrize("name", ["per_sample_gradients", "many_models"])
-def test_models_with_batch_norm_are_refused(name: str) -> None:
-    refused = {model.name for model in BENCHMARK.models if why_not_model(use_case(name), BENCHMARK, model)}
-    assert refused == {"resnet50", "mobilenet_v3_small", "efficientnet_b0"}

@@ -1,9 +1,8 @@
-"""What jax_runner/device.py makes of errors, precisions and GPUs, without one. test_torch_device.py mirrors it."""
+"""What jax_runner/device.py makes of errors, precisions and GPUs, without one."""
 
 import re
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -121,25 +120,6 @@ def test_libraries_are_started_by_what_any_precision_computes() -> None:
         module.start_libraries(precision)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
-def test_precisions_of_a_gpu_are_refused_on_a_cpu(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Device, "on_gpu", False)
-    with pytest.raises(Refused, match=f"precision {precision} needs an NVIDIA GPU; JAX sees none here"):
-        Device().set_up(precision)
-
-
-@pytest.mark.parametrize(("precision", "capability"), [("tf32", "7.5"), ("bf16", "7.5"), ("fp16", "6.1")])
-def test_precisions_that_a_gpu_lacks_are_refused(
-    precision: str, capability: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device = Device()
-    monkeypatch.setattr(Device, "on_gpu", True)
-    monkeypatch.setitem(vars(device), "device", SimpleNamespace(compute_capability=capability, device_kind="old card"))
-    least = {"fp16": "7.0"}.get(precision, "8.0")
-    with pytest.raises(Refused, match=f"precision {precision} needs compute capability {least}, which old card lacks"):
-        device.set_up(precision)
-
-
 @pytest.mark.parametrize(
     ("precision", "dtype", "of_products"),
     [("fp64", "float64", "highest"), ("fp32", "float32", "highest"), ("default", "float32", None)],
@@ -151,14 +131,6 @@ def test_precision_is_that_of_what_is_computed(precision: str, dtype: str, of_pr
     assert jnp.asarray(np.ones(2)).dtype == dtype
     assert device.describe()["matmul_precision"] == of_products
     assert jnp.dtype(module.model_dtypes(precision)["dtype"]) == dtype
-
-
-def test_one_device_agrees_with_itself() -> None:
-    """In float64, whatever is computed in."""
-    device = Device()
-    device.set_up("fp32")
-    assert device.agree(2.0**40 + 1 / 3) == 2.0**40 + 1 / 3
-    assert device.mean_over_ranks(np.array([1 / 3, 2.0])).tolist() == [1 / 3, 2.0]
 
 
 def test_compilations_and_retraces_count() -> None:
@@ -178,11 +150,3 @@ def test_compilations_and_retraces_count() -> None:
     assert counted(lambda: jax.eval_shape(double, np.ones(5, np.float32))) > 0  # traced, not compiled
     device.forget_programs()
     assert counted(lambda: double(two)) > 0
-
-
-@pytest.mark.skipif(jax.default_backend() == "gpu", reason="a GPU has a count")
-def test_memory_of_a_cpu_is_absent() -> None:
-    memory = Device().memory()
-    assert memory.allocator_peak_bytes is None
-    assert memory.absent == module.ON_CPU
-    assert memory.devices == []

@@ -11,6 +11,7 @@ import pytest
 
 from harness.errors import CheckFailed
 from jax_runner.use_cases import train as module
+from tests.made.numbers import losses_of
 from tests.made.sessions import build, make_session, with_first
 
 MODES = ("step.jit", "scan.jit")
@@ -26,17 +27,12 @@ def session(mode: str, **others: Any) -> Any:
 def test_what_is_right_passes(mode: str) -> None:
     """And leaves the program as it was built."""
     program: Any = build(session(mode, weight_decay=0.1))
-    first = losses(program)
+    calls = 1 if program.steps_per_call > 1 else 3
+    first = losses_of(program, calls)
     errors = [check.error for check in program.check()]
     assert len(errors) == {"step.jit": 5, "scan.jit": 6}[mode]
     assert max(errors) < 1e-4
-    assert losses(program) == pytest.approx(first, rel=1e-6)
-
-
-def losses(program: Any) -> list[float]:
-    return program.losses(
-        [program.kept(program.step()) for _ in range(1 if program.steps_per_call > 1 else 3)]
-    ).tolist()
+    assert losses_of(program, calls) == pytest.approx(first, rel=1e-6)
 
 
 FAULTS: dict[str, Callable[..., Any]] = {

@@ -19,8 +19,8 @@ from jax_runner.device import model_dtypes
 from jax_runner.models import make_model
 from jax_runner.optimizer import make_optimizer
 from jax_runner.weights import neutral_name, to_neutral_layout
-from tests.made.captures import allow_captures, only_trace
-from tests.made.numbers import TOLERANCE, Numbers, require_same
+from tests.made.captures import allow_captures
+from tests.made.numbers import TOLERANCE, Numbers, losses_of, require_same
 from tests.made.sessions import SETTINGS, build, make_session, measure, with_first
 from torch_runner import optimizer as torch_optimizer
 from torch_runner.use_cases import train as torch_train
@@ -174,24 +174,6 @@ def test_same_numbers_on_both_sides(mode: str) -> None:
     assert sum(name.startswith("second_moments/") for name in theirs) == 5
 
 
-@pytest.mark.parametrize("mode", ["step.compiled", "step.eager_graph", "step.compiled_graph", "epoch.compiled_graph"])
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU captures them as they are")
-def test_same_numbers_in_graphs(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six steps in the graph of an epoch; of it, the losses of both epochs, twice."""
-    only_trace(monkeypatch)
-    allow_captures(monkeypatch)
-    program: Any = build(small_session("torch", mode))
-    if mode != "epoch.compiled_graph":
-        require_same(dict(program.parity()), recipe_numbers("torch"))
-        return
-    plain: Any = build(small_session("torch"))
-    expected = plain.losses([plain.kept(plain.step()) for _ in range(12)])
-    for _ in range(2):
-        program.reset()
-        losses = program.losses([program.kept(program.step()) for _ in range(2)])
-        np.testing.assert_allclose(losses, expected, rtol=TOLERANCE)
-
-
 @pytest.mark.parametrize(
     ("framework", "mode"), [("jax", "step.jit"), ("torch", "step.eager"), ("torch", "step.eager_graph")]
 )
@@ -201,10 +183,7 @@ def test_reset_forgets_moments_and_steps(framework: Framework, mode: str, monkey
     allow_captures(monkeypatch)
     program: Any = build(small_session(framework, mode))
 
-    def losses() -> list[float]:
-        return program.losses([program.kept(program.step()) for _ in range(4)]).tolist()
-
-    first = losses()
+    first = losses_of(program, 4)
     kept = {} if framework == "jax" else dict(program.optimizer.state)
     places = [tensor.data_ptr() for state in kept.values() for tensor in state.values()]
     program.reset()
@@ -212,8 +191,8 @@ def test_reset_forgets_moments_and_steps(framework: Framework, mode: str, monkey
         states = program.optimizer.state.values()
         assert [tensor.data_ptr() for state in states for tensor in state.values()] == places
         assert {name for state in states for name in state} == {"step", "exp_avg", "exp_avg_sq"}
-    assert losses() == pytest.approx(first, rel=TOLERANCE)
-    assert len(set(first)) == 4
+    assert losses_of(program, 4) == pytest.approx(first, rel=TOLERANCE)
+    assert len(set(first.tolist())) == 4
 
 
 def test_axes_are_those_of_the_neutral_layout() -> None:
@@ -286,7 +265,7 @@ def test_a_measurement_of_shorter_epochs(framework: Framework, mode: str) -> Non
     plain.settings = plain.settings.model_copy(update={"evaluation_samples": 0})
     plain.session = with_first(plain.session, test=20)
     for point in result.epochs:
-        losses = plain.losses([plain.kept(plain.step()) for _ in range(6)])
+        losses = losses_of(plain, 6)
         assert point.train_loss == pytest.approx(losses.mean(), rel=TOLERANCE)
         assert point.test_loss == pytest.approx(plain.evaluate().loss, rel=TOLERANCE)
     assert result.blocks is not None

@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -22,24 +21,20 @@ from torch import distributed
 
 from harness.errors import Refused
 from harness.measure.world import World
-from harness.paths import REPOSITORY
+from harness.plan import FRAMEWORKS
 from harness.results.parity import QUANTITIES, quantity_of
-from harness.work.closeness import relative_error
-from tests.made.patience import patience
+from tests.made.numbers import TOLERANCE, Numbers, error_of, require_same
+from tests.made.processes import run_python
 from tests.made.sessions import build, make_session
 from tests.made.shallow import LAYERS_OF_BATCH_NORM
 from tests.runners import one_rank
-from tests.runners.one_rank import Numbers
 from torch_runner.several_devices import with_averaged_gradients
 
-FRAMEWORKS = ["jax", "torch"]
 PLAIN_MODE = {"jax": "vmap.jit", "torch": "vmap.eager"}
 BATCH_MODE = {"jax": "batch.jit", "torch": "batch.eager"}
 OUTER_PRODUCT = {"jax": "outer_product.jit", "torch": "outer_product.eager"}
 PROCESS_PER_NODE = {"train": "step.process_per_node", "per_sample_gradients": "vmap.process_per_node"}
 CHUNKED = {"jax": "chunked.jit", "torch": "chunked.eager"}
-TOLERANCE = 1e-9
-"""Sums round at 1e-16."""
 CLIP_NORM = 80.0
 """Among the norms of the first samples, which are 11 to 148: some are clipped, some are not."""
 
@@ -66,6 +61,7 @@ ON_CPU = {
 
 Task = dict[str, Any]
 Tasks = dict[str, Task]
+IN_CHUNKS = {"in_chunks": True}
 
 
 def train(what: str, **session: Any) -> Task:
@@ -96,8 +92,8 @@ def tasks_of(framework: str) -> Tasks:
             "parity", benchmark="cifar10", model="resnet18", learning_rate=1e-4, precision="fp32", batch_size=8
         ),
         "agreements": train("agreements"),
-        "losses_in_chunks": train("losses_in_chunks"),
-        "recipe": train("parity_in_chunks", benchmark="mnist", model="cnn", **RECIPE),
+        "losses_in_chunks": train("losses") | IN_CHUNKS,
+        "recipe": train("parity", benchmark="mnist", model="cnn", **RECIPE) | IN_CHUNKS,
     }
     for name, mode, output in per_sample_tasks(framework):
         tasks[name] = gradients("parity", mode, output)
@@ -168,12 +164,20 @@ def on_both_sides(name: str) -> pytest.MarkDecorator:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """(framework, task) -> what each of two ranks found."""
+    return found_by_ranks(tasks_of, is_for_the_night, tmp_path_factory)
+
+
+def found_by_ranks(
+    tasks_of: Callable[[Any], Tasks], is_for_the_night: Callable[[str, str], bool], folders: pytest.TempPathFactory
+) -> Found:
+    """Those of the day at the first question for one of them, and those of the night."""
 
     @cache
     def done(framework: str, at_night: bool) -> Callable[[str], list[Numbers]]:
-        tasks = tasks_of(framework)
-        names = [name for name in tasks if is_for_the_night(framework, name) == at_night]
-        return ranks_of(framework, {name: tasks[name] for name in names}, tmp_path_factory.mktemp(framework))
+        tasks = {
+            name: task for name, task in tasks_of(framework).items() if is_for_the_night(framework, name) == at_night
+        }
+        return ranks_of(framework, tasks, folders.mktemp(framework))
 
     return lambda framework, name: done(framework, is_for_the_night(framework, name))(name)
 
@@ -208,14 +212,8 @@ def run_ranks(framework: str, tasks: Tasks, worlds: list[World], folder: Path) -
     (folder / "tasks.json").write_text(json.dumps(tasks))
 
     def run(world: World) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "tests.runners.one_rank", framework, world.model_dump_json(), str(folder)],
-            cwd=REPOSITORY,
-            env=os.environ | ON_CPU,
-            capture_output=True,
-            text=True,
-            timeout=patience(200),
-        )
+        given = (framework, world.model_dump_json(), str(folder))
+        return run_python("-m", "tests.runners.one_rank", *given, env=os.environ | ON_CPU, quiet_s=200)
 
     with ThreadPoolExecutor(len(worlds)) as pool:
         ended = list(pool.map(run, worlds))
@@ -223,18 +221,12 @@ def run_ranks(framework: str, tasks: Tasks, worlds: list[World], folder: Path) -
         assert process.returncode == 0, f"rank {world.rank}:\n{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
 
 
-def require_same(actual: Numbers, expected: Numbers) -> None:
-    assert actual.keys() == expected.keys()
-    for name, value in expected.items():
-        assert relative_error({name: actual[name]}, {name: value}) < TOLERANCE, name
-
-
 def require_alike(actual: Numbers, expected: Numbers) -> None:
     """In fp32, as the parity gate judges it: a dozen layers of convolution and BatchNorm take JAX long in float64."""
     assert actual.keys() == expected.keys()
-    for name, value in expected.items():
+    for name in expected:
         tolerance = QUANTITIES[quantity_of(name)].tolerance
-        assert relative_error({name: actual[name]}, {name: value}) < tolerance, name
+        assert error_of(name, actual, expected) < tolerance, name
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -296,8 +288,8 @@ def test_control_moves_no_gradients(found: Found, framework: str) -> None:
     require_same({"outputs": first["outputs"]}, {"outputs": joined["outputs"]})
     for name in first:
         if name.startswith("updates/"):
-            assert relative_error({name: first[name]}, {name: second[name]}) > 1e-3, name
-            assert relative_error({name: first[name]}, {name: joined[name]}) > 1e-3, name
+            assert error_of(name, first, second) > 1e-3, name
+            assert error_of(name, first, joined) > 1e-3, name
 
 
 @on_both_sides("unchecked")

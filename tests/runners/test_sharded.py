@@ -3,21 +3,27 @@ processes of the CPU, and each holds half."""
 
 import json
 import math
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import pytest
 
-from harness.plan import Framework
+from harness.plan import FRAMEWORKS, Framework
 from harness.results.parity import Judgement, ParityKey, ParityMetadata, ParityNumbers, judge
 from harness.work.applies import why_not
 from harness.work.declared import benchmark, use_case
+from tests.made.numbers import Numbers, require_same
 from tests.runners import one_rank
-from tests.runners.one_rank import Numbers
-from tests.runners.test_several_devices import ADAMW, Tasks, ranks_of, require_same, require_same_course, train
+from tests.runners.test_several_devices import (
+    ADAMW,
+    IN_CHUNKS,
+    Found,
+    Tasks,
+    found_by_ranks,
+    require_same_course,
+    train,
+)
 
-FRAMEWORKS: list[Framework] = ["jax", "torch"]
 PLAIN = {"jax": "step.jit", "torch": "step.eager"}
 WHOLE_STEP = {"jax": "scan.jit", "torch": "step.compiled"}
 MODELS = {"gpt": ("enwik8", "gpt_nano"), "vit": ("imagenet100", "vit_b_16")}
@@ -35,25 +41,16 @@ def tasks_of(framework: Framework) -> Tasks:
     }
     tasks |= {name: train("parity", **case, **sharded) for name, case in CASES.items()}
     tasks["whole_step"] = train("parity", **sharded | {"execution_mode": WHOLE_STEP[framework]})
-    tasks["chunks"] = train("parity_in_chunks", **sharded)
+    tasks["chunks"] = train("parity", **sharded) | IN_CHUNKS
     tasks["whole"] = train("whole", **sharded | {"batch_size": 16})
     tasks["collectives"] = train("collectives", **sharded)
     return tasks
 
 
-Found = Callable[[Framework, str], list[Numbers]]
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """(framework, task) -> what each of two ranks found."""
-
-    @cache
-    def done(framework: Framework, at_night: bool) -> Callable[[str], list[Numbers]]:
-        tasks = {name: task for name, task in tasks_of(framework).items() if (name in AT_NIGHT) == at_night}
-        return ranks_of(framework, tasks, tmp_path_factory.mktemp(framework))
-
-    return lambda framework, name: done(framework, name in AT_NIGHT)(name)
+    return found_by_ranks(tasks_of, lambda _, name: name in AT_NIGHT, tmp_path_factory)
 
 
 @cache

@@ -1,18 +1,15 @@
-"""What torch_runner/device.py makes of errors, precisions and GPUs, without one. test_jax_device.py mirrors it."""
+"""What torch_runner/device.py makes of errors, precisions and GPUs, without one."""
 
 import json
-import subprocess
-import sys
 
-import numpy as np
 import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
 from harness.errors import ProjectError, Refused
 from harness.measure.world import World
-from harness.paths import REPOSITORY
-from torch_runner.device import ON_CPU, Device, choose_arithmetic, free_bytes_of_graphs, model_dtype
+from tests.made.processes import output_of
+from torch_runner.device import Device, choose_arithmetic, free_bytes_of_graphs, model_dtype
 
 
 def compiler_error(inner: Exception) -> BackendCompilerFailed:
@@ -91,37 +88,12 @@ def test_a_hidden_gpu_is_named_before_ranks_meet(
     assert not isinstance(raised.value, Refused)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
-def test_precisions_of_a_gpu_are_refused_on_a_cpu(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Device, "on_gpu", False)
-    with pytest.raises(Refused, match=f"precision {precision} needs an NVIDIA GPU; PyTorch sees none here"):
-        Device().set_up(precision)
-
-
-@pytest.mark.parametrize(("precision", "capability"), [("tf32", (7, 5)), ("bf16", (7, 5)), ("fp16", (6, 1))])
-def test_precisions_that_a_gpu_lacks_are_refused(
-    precision: str, capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Device, "on_gpu", True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "old card")
-    least = {"fp16": "7.0"}.get(precision, "8.0")
-    with pytest.raises(Refused, match=f"precision {precision} needs compute capability {least}, which old card lacks"):
-        Device().set_up(precision)
-
-
 @pytest.mark.parametrize(("precision", "dtype"), [("fp64", torch.float64), ("fp32", torch.float32)])
 def test_precision_is_that_of_what_is_computed(precision: str, dtype: torch.dtype) -> None:
     device = Device()
     device.set_up(precision)
     assert model_dtype(precision) == dtype
     assert device.describe()["matmul_precision"] == "highest"
-
-
-def test_one_device_agrees_with_itself() -> None:
-    device = Device()
-    assert device.agree(2.0**40 + 1 / 3) == 2.0**40 + 1 / 3
-    assert device.mean_over_ranks(np.array([1 / 3, 2.0])).tolist() == [1 / 3, 2.0]
 
 
 def test_every_compilation_counts_once() -> None:
@@ -138,14 +110,6 @@ def test_every_compilation_counts_once() -> None:
     device.forget_programs()
     double(two)
     assert device.compilations() == before + 2
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has a count")
-def test_memory_of_a_cpu_is_absent() -> None:
-    memory = Device().memory()
-    assert memory.allocator_peak_bytes is None
-    assert memory.absent == ON_CPU
-    assert memory.devices == []
 
 
 def test_out_of_memory_inside_a_capture_is_known_behind_the_error_of_its_end() -> None:
@@ -184,8 +148,7 @@ before = device.describe()
 device.set_up("default")
 print(json.dumps([before, device.describe()]))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, capture_output=True, text=True)
-    before, after = json.loads(done.stdout)
+    before, after = json.loads(output_of("-c", code))
     assert before == after
     assert (after["cudnn_allow_tf32"], after["cudnn_benchmark"]) == (True, False)
 

@@ -22,7 +22,7 @@ from harness.work.weights import batch_order, initial_weight
 from jax_runner.use_cases import train as jax_train
 from tests.made.captures import allow_captures, only_trace
 from tests.made.laid_out import OnGpu, backwards, kernels_in_memory
-from tests.made.numbers import TOLERANCE, Numbers, require_same
+from tests.made.numbers import TOLERANCE, Numbers, losses_of, require_same
 from tests.made.sessions import build, make_session, measure, with_first, with_measurement, with_small_images
 from torch_runner.use_cases import train as torch_train
 
@@ -148,13 +148,6 @@ def test_whole_use_case_in_the_modes_of_a_gpu(mode: str) -> None:
     require_same_course("torch", mode)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="these modes run on a GPU")
-@pytest.mark.parametrize("mode", OF_A_GPU)
-def test_modes_of_a_gpu_are_refused_on_a_cpu(mode: str) -> None:
-    with pytest.raises(Refused, match=f"execution mode {mode} needs an NVIDIA GPU"):
-        build(make_session("torch", "train", execution_mode=mode))
-
-
 @pytest.mark.parametrize("mode", ["step.reduce_overhead", "step.compiled_graph", "epoch.compiled_graph"])
 def test_graphs_of_one_gpu_are_refused_on_several(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     allow_captures(monkeypatch)
@@ -235,14 +228,11 @@ def test_nothing_of_the_timed_part_is_left_for_the_control(
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_reset_brings_the_initial_state_back(framework: Framework) -> None:
     program: Any = build(make_session(framework, "train", batch_size=16))
-
-    def losses() -> list[float]:
-        program.reset()
-        return program.losses([program.kept(program.step()) for _ in range(3)]).tolist()
-
-    first = losses()
-    assert len(set(first)) == 3
-    assert losses() == pytest.approx(first, rel=1e-6)
+    program.reset()
+    first = losses_of(program, 3)
+    assert len(set(first.tolist())) == 3
+    program.reset()
+    assert losses_of(program, 3) == pytest.approx(first, rel=1e-6)
 
 
 # What the timed steps get

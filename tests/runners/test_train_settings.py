@@ -18,8 +18,9 @@ from harness.work.use_cases import train as declared
 from harness.work.weights import initial_weight
 from jax_runner.use_cases import train as jax_train
 from tests.made.captures import allow_captures, only_trace
-from tests.made.numbers import TOLERANCE, Numbers, error_of, require_same
+from tests.made.numbers import TOLERANCE, Numbers, error_of, losses_of, require_same
 from tests.made.sessions import build, make_session, measure, with_first, with_pretrained
+from tests.runners.test_optimizer import small_session as session_of_adamw
 from torch_runner.use_cases import train as torch_train
 
 MODULES: dict[Framework, Any] = {"jax": jax_train, "torch": torch_train}
@@ -47,30 +48,34 @@ def recipe_numbers(framework: Framework, mode: str = "", **settings: Any) -> Num
     return dict(program.parity())
 
 
-def test_the_recipe_is_the_same_on_both_sides() -> None:
-    require_same(recipe_numbers("jax"), recipe_numbers("torch"))
+@pytest.mark.parametrize("mode", ["step.jit", "scan.jit"])
+def test_the_recipe_is_the_same_on_both_sides(mode: str) -> None:
+    require_same(recipe_numbers("jax", mode), recipe_numbers("torch"))
 
 
-def test_the_recipe_in_a_scan() -> None:
-    require_same(recipe_numbers("jax", "scan.jit"), recipe_numbers("torch"))
+SESSIONS = {
+    "crops and smoothing": lambda mode: small_session("torch", execution_mode=mode, **RECIPE),
+    "AdamW and clipping": lambda mode: session_of_adamw("torch", mode),
+}
 
 
 @pytest.mark.parametrize("mode", ["step.compiled", "step.eager_graph", "step.compiled_graph", "epoch.compiled_graph"])
+@pytest.mark.parametrize("recipe", SESSIONS)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU captures them as they are")
-def test_the_recipe_in_graphs(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates and crops come from the device's own count. Of an epoch's graph, one step at a time."""
+def test_recipes_in_graphs(recipe: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates and crops come from the device's own count. Of an epoch's graph, the losses of both epochs, twice."""
+    plain: Any = build(SESSIONS[recipe]("step.eager"))
     only_trace(monkeypatch)
     allow_captures(monkeypatch)
-    session = small_session("torch", execution_mode=mode, **RECIPE)
-    program: Any = build(session)
-    if mode == "epoch.compiled_graph":
-        program.reset()
-        losses = program.losses([program.kept(program.step()) for _ in range(2)])
-        expected: Any = build(small_session("torch", **RECIPE))
-        one_by_one = expected.losses([expected.kept(expected.step()) for _ in range(16)])
-        np.testing.assert_allclose(losses, one_by_one, rtol=TOLERANCE)
+    program: Any = build(SESSIONS[recipe](mode))
+    if mode != "epoch.compiled_graph":
+        require_same(dict(program.parity()), dict(plain.parity()))
         return
-    require_same(dict(program.parity()), recipe_numbers("torch"))
+    expected = losses_of(plain, 2 * program.steps_per_call)
+    for _ in range(2):
+        program.reset()
+        losses = losses_of(program, 2)
+        np.testing.assert_allclose(losses, expected, rtol=TOLERANCE)
 
 
 @pytest.mark.parametrize(
