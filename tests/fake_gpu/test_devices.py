@@ -1,7 +1,5 @@
 """The fake's devices are those of the table of cards, as many as are asked for, and shown as CUDA shows them."""
 
-from typing import Any
-
 import pytest
 
 from harness.work.cards import CARDS
@@ -9,12 +7,6 @@ from tests.fake_gpu.conftest import Started
 
 UUIDS = [f"face0000-0000-0000-0000-00000000000{place}" for place in (1, 2, 3)]
 BY_DAY = ("h100",)
-
-
-def seen(ask: Started, devices: int, shown: str | None) -> list[dict[str, Any]]:
-    variables = {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
-    found: list[dict[str, Any]] = ask("tests.fake_gpu.devices", devices=devices, **variables)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -47,6 +39,7 @@ def test_a_device_is_the_card_of_the_table(card: str, ask: Started) -> None:
     ],
 )
 def test_devices_are_shown_by_index_and_by_uuid(shown: str | None, places: list[int], ask: Started) -> None:
-    found = seen(ask, 3, shown)
+    variables = {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
+    found = ask("tests.fake_gpu.devices", devices=3, **variables)
     assert [(one["uuid"], one["bus"]) for one in found] == [(UUIDS[place], place + 1) for place in places]
     assert all(one["is_there"] for one in found)

@@ -4,8 +4,9 @@ PyTorch's, of a GPU."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.results.record import Blocks, Explanation, KernelTime, TracedWindow, Work
-from tests.made.report_records import record
+from harness.results.record import Explanation, KernelTime, TracedWindow, Work
+from tests.made.records import blocks
+from tests.made.report_records import record, with_result
 
 GEMM = "ampere_sgemm_128x64_tn"
 TENSOR_CORE_GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
@@ -52,17 +53,10 @@ def explanation(
         window(first_window or kernels, 10, host_gaps_ms, other_gaps_ms, 10 * traced_s),
         window(kernels, 20, host_gaps_ms, other_gaps_ms, 20 * traced_s),
     ]
-    blocks = Blocks(
-        calls_per_block=10,
-        steps_per_call=1,
-        samples_per_step=100,
-        block_times_s=[step_ms / 100] * 20,
-        warmup_times_s=[],
-    )
     fields: dict[str, Any] = {
         "tracer": "a tracer",
         "on_device": on_device,
-        "blocks": blocks,
+        "blocks": blocks([step_ms / 100] * 20, samples=100),
         "dispatch_times_s": [dispatch_ms / 1e3] * 3,
         "windows": windows,
         "work": Work(products=4, forward_operations=operations // 3, operations=operations, least_bytes=2**20),
@@ -74,11 +68,8 @@ def explained(framework: Any, mode: str, explained: Explanation | None, replicat
     """As many replicates, the first with the explanation; the throughput is that of the explained step."""
     step_s = explained.blocks.block_times_s[0] / 10 if explained else 1e-3
     throughput = changes.pop("throughput", 100 / step_s)
-    records = [record(framework, mode, throughput, replicate=number, **changes) for number in range(replicates)]
-    first = records[0].result
-    assert first is not None
-    with_it = records[0].model_copy(update={"result": first.model_copy(update={"explanation": explained})})
-    return [with_it, *records[1:]]
+    first, *others = (record(framework, mode, throughput, replicate=number, **changes) for number in range(replicates))
+    return [with_result(first, explanation=explained), *others]
 
 
 def launch_bound_pair() -> Sequence[Any]:
