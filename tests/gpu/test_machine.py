@@ -1,17 +1,15 @@
 """NVML against the frameworks, on this machine's GPU: the same device, its memory, its energy, and its limits."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from harness.measure.gpu import open_gpu
-from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
 from tests.gpu.machine import ALLOCATED_BYTES
+from tests.made.processes import output_of
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -25,16 +23,8 @@ both = pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.fixture
 def ask(environment: dict[str, str]) -> Ask:
     def in_a_process(framework: str, question: str, **variables: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.gpu.machine", framework, question],
-            cwd=REPOSITORY,
-            env=environment | variables,
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        answer: dict[str, Any] = json.loads(done.stdout)
+        module = ("-m", "tests.gpu.machine")
+        answer: dict[str, Any] = json.loads(output_of(*module, framework, question, env=environment | variables))
         print(f"{framework} {question}: {answer}")
         return answer
 
