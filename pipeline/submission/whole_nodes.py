@@ -90,7 +90,7 @@ def whole_nodes_in_words(nodes: Collection[WholeNode], estimates: Mapping[str, E
     cells = sum(len(node.pairs) for node in nodes)
     again = [node.alone.words for node in nodes if node.alone]
     return (
-        f"Whole nodes: {count} of a node, {cells} cells or parts of cells side by side; the longest job takes "
+        f"Whole nodes: {count} of a node, {cells} cells or parts of cells side by side; the longest node is busy for "
         f"{in_time(max(map(most_s, nodes)))} at most."
         + (f" Measured once more without neighbours, to see what these cost: {', '.join(again)}." if again else "")
     )
