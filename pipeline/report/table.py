@@ -61,10 +61,13 @@ class Table:
 
 WIDTH, LEAST_WIDTH = 80, 16
 """Columns of a terminal, and of its narrowest group title."""
+LEAST_NAME = 20
+"""Columns below which a name is not broken, and the other cells are."""
 
 
 def terminal_table(table: Table) -> "RichTable":
-    """Heads break at their blanks; a `[...]` in a cell is no markup."""
+    """Heads break at blanks, and names at hyphens where the other cells would have to break; a `[...]` in a cell is
+    no markup."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -76,13 +79,17 @@ def terminal_table(table: Table) -> "RichTable":
         title = column.title.replace(" ", "\n") if column.is_number else column.title
         found.add_column(title, justify="right" if column.is_number else "left", overflow="fold", no_wrap=place == 0)
     indent = "  " if any(line.is_group for line in table.lines) else ""
-    width = max((len(indent + line.cells[0]) for line in table.lines if not line.is_group), default=WIDTH)
+    whole = [line for line in table.lines if not line.is_group]
+    width = max((len(indent + line.cells[0]) for line in whole), default=WIDTH)
+    room = WIDTH - sum(3 + max((len(line.cells[place]) for line in whole), default=0) for place in shown[1:])
+    width = min(width, room) if room >= LEAST_NAME else width
     for line in table.lines:
         style = "bold" if line.is_group else "dim" if line.is_pale else None
         if line.is_group:
             cells = ["\n".join(textwrap.wrap(line.cells[0], max(width, LEAST_WIDTH)))]
         else:
-            cells = [indent + line.cells[0], *(line.cells[place] for place in shown[1:])]
+            name = textwrap.wrap(line.cells[0], width, initial_indent=indent, subsequent_indent=indent + "  ")
+            cells = ["\n".join(name), *(line.cells[place] for place in shown[1:])]
         found.add_row(*map(Text, cells), style=style)
     return found
 
