@@ -10,7 +10,7 @@ from harness.packs import NAME, pack_up, record_paths
 from harness.paths import Results
 from harness.plan import Cell
 from harness.printable import printable
-from harness.results.record import Record, read_record
+from harness.results.record import read_record, readable_record
 from pipeline.collector import without_collector
 from pipeline.submission.submit import alone
 from pipeline.watching.jobs import JobState, job_states
@@ -65,7 +65,7 @@ def _pack(folder: Path, paths: Sequence[Path], job: JobState | None, *, dry_run:
     if folder / NAME in paths:
         read_record(folder / NAME)  # raises why it cannot be read
     files = [path for path in paths if path.is_file()]
-    names = [str(path.relative_to(folder)) for path in files if str(path).isprintable() and _read(path)]
+    names = [str(path.relative_to(folder)) for path in files if str(path).isprintable() and readable_record(path)]
     if not names:
         return 0
     if job is not None:
@@ -102,14 +102,7 @@ def _cells(results: Results) -> dict[Path, list[Path]]:
 
 def _cell(paths: Sequence[Path]) -> Cell | None:
     """By the first of its records that can be read."""
-    return next((record.measurement.cell for path in paths if (record := _read(path))), None)
-
-
-def _read(path: Path) -> Record | None:
-    try:
-        return read_record(path)
-    except RecordError:
-        return None
+    return next((record.measurement.cell for path in paths if (record := readable_record(path))), None)
 
 
 def _name(folder: Path) -> str:

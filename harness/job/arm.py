@@ -41,7 +41,7 @@ from harness.results.record import (
     WeightsIdentity,
     active_s,
     find_settled_record,
-    read_record,
+    readable_record,
     write_record,
 )
 from harness.results.screening import describe_choice, going_on, screened, screening_records
@@ -175,7 +175,7 @@ class Arm:
 
     def find(self, measurement: Measurement) -> Record | None:
         path = self.settled_record(measurement)
-        return _read(path) if path else None
+        return readable_record(path) if path else None
 
     def settled_record(self, measurement: Measurement) -> Path | None:
         return find_settled_record(measurement, self._results, self._environment["scheduler"], job=self._own_only)
@@ -237,7 +237,7 @@ class Arm:
         """Leave a record, whatever becomes of the measurement's processes."""
         self.show(measurement)
         if (path := self.settled_record(measurement)) is not None:
-            self._count_settled(_read(path), measurement)
+            self._count_settled(readable_record(path), measurement)
             return
         start = time.monotonic()
         if refusal := self.refusal(measurement):
@@ -284,7 +284,7 @@ class Arm:
 
     def _own_timeout(self, measurement: Measurement) -> Record | None:
         """Which an earlier run of this job has left."""
-        records = [_read(path) for path in self._results.record_files(measurement)]
+        records = [readable_record(path) for path in self._results.record_files(measurement)]
         own = [record for record in records if record and record.job == self._inputs.folder.name]
         return next((record for record in own if record.outcome == "timeout"), None)
 
@@ -426,13 +426,6 @@ class Arm:
         self._progress.wandb_url = self.tracker.url or self._progress.wandb_url
         if self.tracker.message:
             self._teller.say(self.tracker.message, once=True)
-
-
-def _read(path: Path) -> Record | None:
-    try:
-        return read_record(path)
-    except RecordError:
-        return None
 
 
 def _now() -> str:

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.errors import SubmissionError
 from harness.paths import REPOSITORY
+from harness.plan import JobPlan
 from pipeline.measure import JobFlags, hand_over
 from pipeline.report.page import PAGE_BEGINS
 from pipeline.submission import render
@@ -24,17 +26,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePro
     cancel(project.results)
 
 
+def hand_over_alone(project: FakeProject, plan: JobPlan, **flags: Any) -> int:
+    common = {"config": REPOSITORY / "experiments.yaml", "results": project.results, "pairing": "separate"}
+    job_flags = JobFlags(**common, dry_run=False, **flags)
+    return hand_over([alone(plan)], project.config, job_flags, lambda _: print("the comparison"))
+
+
 def wait_for(project: FakeProject, **settings: bool) -> int:
-    flags = JobFlags(
-        config=REPOSITORY / "experiments.yaml",
-        results=project.results,
-        executor="local",
-        pairing="separate",
-        dry_run=False,
-        wait=True,
-    )
-    plan = project.plan(measurements=1, **settings)
-    return hand_over([alone(plan)], project.config, flags, lambda _: print("the comparison"))
+    return hand_over_alone(project, project.plan(measurements=1, **settings), executor="local", wait=True)
 
 
 @pytest.mark.parametrize(("settings", "status"), [({}, 0), ({"fail": True}, 1)])
@@ -81,16 +80,7 @@ def test_a_node_of_a_fleet_that_is_refused_costs_no_other(
         (project.root / name).write_text(f"#!/bin/sh\n{script}\n")
         (project.root / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{project.root}:/usr/bin:/bin")
-    flags = JobFlags(
-        config=REPOSITORY / "experiments.yaml",
-        results=project.results,
-        executor="slurm",
-        pairing="separate",
-        dry_run=False,
-        wait=False,
-        fleet=2,
-    )
     with pytest.raises(SubmissionError, match="(?s)^n1: Slurm refused 1 of 1 job.*n1 is reserved"):
-        hand_over([alone(project.plan())], project.config, flags, lambda _: None)
+        hand_over_alone(project, project.plan(), executor="slurm", wait=False, fleet=2)
     shown = capsys.readouterr().out
     assert "any/torch_mnist_3: submitted as job 7 on n2" in shown and shown.count("Estimate: ") == 1
