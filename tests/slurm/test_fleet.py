@@ -29,7 +29,7 @@ def cluster(slurm: Cluster) -> Iterator[Cluster]:
 
 
 def test_the_slow_node_is_found(cluster: Cluster, tmp_path: Path) -> None:
-    """Steps of 20 ms, and of 20 / 0.94 ms on n3. The fifth node has no GPU."""
+    """Steps of 40 ms, and of 40 / 0.94 ms on n3. The fifth node has no GPU."""
     project = make_behaving_repository(tmp_path, CONFIG)
 
     main = partial(run_main, project.root, environment=cluster.environment() | {"SLOW_NODE": "n3"})

@@ -96,14 +96,14 @@ def slower(session: Session[Any]) -> Work:
 
 
 def by_node(session: Session[Any]) -> Work:
-    """20 ms, and 6 % less speed on the node that SLOW_NODE names."""
-    step_s = 20e-3 / (0.94 if os.environ["SLURMD_NODENAME"] == os.environ["SLOW_NODE"] else 1.0)
+    """40 ms, and 6 % less speed on the node that SLOW_NODE names."""
+    step_s = 40e-3 / (0.94 if os.environ["SLURMD_NODENAME"] == os.environ["SLOW_NODE"] else 1.0)
     return Work(session, lambda: time.sleep(step_s))
 
 
 def by_neighbours(session: Session[Any]) -> Work:
-    """20 ms, and 5 % less speed beside another job of this machine."""
-    step_s = 20e-3 / (0.95 if neighbours() else 1.0)
+    """60 ms, and 20 % less speed beside another job of this machine: a busy machine adds a millisecond or two."""
+    step_s = 60e-3 / (0.8 if neighbours() else 1.0)
     return Work(session, lambda: time.sleep(step_s))
 
 
