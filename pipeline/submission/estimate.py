@@ -9,26 +9,38 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
+from harness.errors import DataError
 from harness.measure.gpu import usable_gpu_count
 from harness.packs import record_paths, record_text
 from harness.paths import Results, timestamp
-from harness.plan import Cell, JobPlan, Measurement, MeasurementSettings, Pair, Precision, Variant, of_screening
+from harness.plan import (
+    Cell,
+    DataKind,
+    JobPlan,
+    Measurement,
+    MeasurementSettings,
+    Pair,
+    Precision,
+    Variant,
+    of_screening,
+)
 from harness.results.ceilings import Attainable, Reached
 from harness.results.looks import needed
 from harness.results.record import SETTLED, find_settled_record
 from harness.results.sequential import looks_of
 from harness.results.statistics import median
-from harness.work.declared import operations_of
+from harness.work.declared import benchmark, operations_of
 
 START_S = 10.0
 """Of a process: import the framework, load, compile, check. An assumption, until there are records."""
 SHARE_OF_LIMIT = 0.25
 """Of max_time_s and latency_max_time_s: a step that is not slow is known well enough long before. An assumption."""
-CPU_CORE_OPERATIONS_PER_S = 3e10
+CPU_CORE_OPERATIONS_PER_S = 6e10
 """Of one core of a CPU, in floating-point operations. An assumption, until `main.py ceilings` has measured."""
 FEWEST_CALLS = 3
 """Of a step: cold calls, blocks and waited-for calls are at least so many each, however long they take."""
@@ -83,7 +95,15 @@ class Estimate:
     """Of a measurement."""
     devices: int
     trains: bool
-    """Whether it is training, whose way to the target the protocol does not tell."""
+    """Whether it is training for a time that is not known."""
+
+
+class Least(NamedTuple):
+    """What a variant takes at the least, in seconds."""
+
+    step_s: float = 0.0
+    training_s: float | None = None
+    """All epochs, without their evaluation. None where it is not known."""
 
 
 def protocol_s(protocol: MeasurementSettings, *, starts: float, step_s: float = 0.0) -> float:
@@ -108,15 +128,15 @@ def protocol_s(protocol: MeasurementSettings, *, starts: float, step_s: float = 
 
 
 def estimate_of(
-    plan: JobPlan, left: Left, durations: Durations, steps_s: Mapping[str, float] = MappingProxyType({})
+    plan: JobPlan, left: Left, durations: Durations, least: Mapping[str, Least] = MappingProxyType({})
 ) -> Estimate:
-    """`steps_s`: what a step of a variant takes at the least, in seconds, by the variant's key; where it is known."""
+    """`least`: by the variant's key; where it is known."""
 
     def otherwise_s(key: str) -> float:
-        return _by_protocol_s(plan, steps_s.get(key, 0.0)) if durations.of_any is None else durations.of_any
+        return _by_protocol_s(plan, least.get(key, Least())) if durations.of_any is None else durations.of_any
 
-    screened: Sequence[Variant] = plan.screened_variants() if left.screenings and steps_s else ()
-    screened_s = [steps_s.get(one.key, 0.0) for one in screened] or [0.0]
+    screened: Sequence[Variant] = plan.screened_variants() if left.screenings and least else ()
+    screened_s = [least.get(one.key, Least()).step_s for one in screened] or [0.0]
     by_protocol_s = (protocol_s(of_screening(plan.protocol), starts=1, step_s=step_s) for step_s in screened_s)
     screening_s = durations.of_screening or sum(by_protocol_s) / len(screened_s)
     each_s = {key: durations.by_variant.get(key) or otherwise_s(key) for key in left.replicates}
@@ -133,7 +153,7 @@ def estimate_of(
         screening_s=left.screenings * screening_s,
         longest_s=max(longest_s, screening_s if left.screenings else 0.0),
         devices=plan.cell.devices,
-        trains=plan.cell.use_case_name == "train",
+        trains=_trains(plan) and any(least.get(key, Least()).training_s is None for key in left.replicates),
     )
 
 
@@ -155,11 +175,16 @@ def expected(plan: JobPlan, *, alone: bool = False) -> Left:
     return Left(screenings=len(screened), replicates={one.key: first for one in going_on}, more=most - first)
 
 
-def _by_protocol_s(plan: JobPlan, step_s: float) -> float:
+def _trains(plan: JobPlan) -> bool:
+    return plan.cell.use_case_name == "train"
+
+
+def _by_protocol_s(plan: JobPlan, least: Least) -> float:
     """Of a replicate. The first has two more processes where the warm start is measured."""
     replicates = plan.protocol.replicates
     has_warm_start = plan.cell.devices == 1 and not plan.quick and not plan.cell.is_calibration
-    return protocol_s(plan.protocol, starts=(replicates + 2) / replicates if has_warm_start else 1.0, step_s=step_s)
+    starts = (replicates + 2) / replicates if has_warm_start else 1.0
+    return protocol_s(plan.protocol, starts=starts, step_s=least.step_s) + (least.training_s or 0.0)
 
 
 def together(estimates: Sequence[Estimate]) -> Estimate:
@@ -203,10 +228,10 @@ def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> lis
             ceiling = on_cpus
         if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).parent.is_dir():
             durations = read_durations(folder, quick=plan.quick)
-            return estimate_of(plan, _left(plan, part, results, scheduler), durations, least_steps_s(plan, ceiling))
+            return estimate_of(plan, _left(plan, part, results, scheduler), durations, least_times(plan, ceiling))
         key = id(plan.variants), alone, id(ceiling)
         if key not in known:
-            known[key] = estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS, least_steps_s(plan, ceiling))
+            known[key] = estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS, least_times(plan, ceiling))
         return known[key]
 
     return [together([of_plan(plan, part) for plan in part.jobs]) for part in parts]
@@ -231,17 +256,41 @@ def ceiling_of(cell: Cell, ceilings: Mapping[str, Attainable]) -> Attainable | N
     return found[0] if len(found) == 1 else None
 
 
-def least_steps_s(plan: JobPlan, ceiling: Attainable | None) -> dict[str, float]:
-    """What a step takes at the least, in seconds, by the key of its variant: its operations at the ceiling of matrix
-    products. Without the variants whose operations, or ceiling, are not known."""
+def least_times(plan: JobPlan, ceiling: Attainable | None) -> dict[str, Least]:
+    """By the key of a variant: its operations at the ceiling of matrix products. Without the variants whose operations,
+    or ceiling, are not known."""
     if ceiling is None:
         return {}
     found = {}
     for each in itertools.islice(plan.replicates(), len(plan.variants)):
         variant, peak, of_sample = each.variant, ceiling.peak(each.variant.precision), operations_of(each)
         if peak and of_sample:
-            found[variant.key] = of_sample * variant.batch_size / (peak * plan.cell.devices)
+            step_s = of_sample * variant.batch_size / (peak * plan.cell.devices)
+            steps = _training_steps(plan, variant.batch_size) if _trains(plan) else None
+            found[variant.key] = Least(step_s, None if steps is None else steps * step_s)
     return found
+
+
+def _training_steps(plan: JobPlan, batch_size: int) -> int | None:
+    """None where the data, or the settings, are not there."""
+    from harness.work.use_cases.train import Settings, steps_in_epoch
+
+    count = _train_count(plan.cell.benchmark, plan.data, plan.data_dir)
+    if count is None or "epochs" not in plan.settings:
+        return None
+    settings = Settings.model_validate(plan.settings)
+    return settings.epochs * steps_in_epoch(settings, count, batch_size)
+
+
+@cache
+def _train_count(name: str, data: DataKind, data_dir: str) -> int | None:
+    """Samples of the training set; None where it is not here, which is reported elsewhere."""
+    from harness.work.datasets import load
+
+    try:
+        return load(benchmark(name).data, data, Path(data_dir)).train_count
+    except DataError:
+        return None
 
 
 def measured_gpus(results: Results) -> set[str]:

@@ -92,6 +92,11 @@ def test_a_step_takes_at_least_its_operations_at_the_ceiling(tmp_path: Path) -> 
     [found] = estimates_of([Pair(cell=plan.cell, jobs=(plan,))], results, "slurm")
     step_s = 6 * 555_422_720 * 256 / 1e11
     assert found.seconds == pytest.approx(12 * (14 + 15 * step_s) + 2 * (10 + 3 * step_s))
+    settings = {"epochs": 10, "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, "target_metric": 0.7}
+    training = plan.model_copy(update={"settings": settings, "data": "sample"})  # 2,048 images: 8 steps an epoch
+    [trained] = estimates_of([Pair(cell=plan.cell, jobs=(training,))], results, "slurm")
+    assert trained.seconds - found.seconds == pytest.approx(12 * 10 * 8 * step_s)
+    assert (found.trains, trained.trains) == (True, False)
     other = plan.model_copy(update={"cell": plan.cell.model_copy(update={"gpu": "a100"})})
     [unknown] = estimates_of([Pair(cell=other.cell, jobs=(other,))], results, "slurm")
     assert unknown.seconds == pytest.approx(12 * 29 + 20)
