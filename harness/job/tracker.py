@@ -83,13 +83,19 @@ def open_tracker(settings: WandbSettings, results: Results, job: str) -> Tracker
 
 
 def describe_run(
-    measurement: Measurement, environment: dict[str, Any], *, tags: tuple[str, ...] = (), job: str
+    measurement: Measurement,
+    environment: dict[str, Any],
+    *,
+    tags: tuple[str, ...] = (),
+    job: str,
+    place: str | None = None,
 ) -> dict[str, Any]:
     """The arguments of wandb.init: both frameworks' runs of one cell share a group and differ in job_type.
 
     Args:
         measurement: any one of the run's.
         environment: of harness/results/environment.py, with the GPU's description under "gpu" if there is one.
+        place: of its results (harness/paths.py).
     """
     framework, cell = measurement.framework, measurement.cell
     kinds = (["sample"] if measurement.data == "sample" else []) + (["quick"] if measurement.quick else [])
@@ -99,7 +105,7 @@ def describe_run(
     of_one = {"cell", "variant", "replicate", "stage"}
     return {
         "id": f"{framework}-{job}",
-        "name": f"{framework} {cell.name}",
+        "name": f"{framework} {cell.name}" + (f", {place}" if place else ""),
         "group": "/".join([cell.name, *kinds]),
         "job_type": framework,
         "tags": list(dict.fromkeys(tag[:MAX_TAG_LENGTH] for tag in all_tags)),
@@ -214,7 +220,7 @@ class WandbTracker(Tracker):
             self._process.send(message)
 
     def _run(self, measurement: Measurement, environment: dict[str, Any]) -> dict[str, Any]:
-        return describe_run(measurement, environment, tags=self._tags, job=self._job)
+        return describe_run(measurement, environment, tags=self._tags, job=self._job, place=self._results.place)
 
     def _wait(self) -> None:
         if self._process is not None and not self._process.wait_for_end(self._end_timeout_s):

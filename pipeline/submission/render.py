@@ -59,7 +59,7 @@ def render_node(
         arguments += ["--alone", str(plan_path(node.alone, repository))]
     header = header_variables(node.name, cell, config, results=results)
     whole: dict[str, Any] = {"memory_gb": 0, "cpus_of_job": header["cpus_per_task"] * node.per_node}
-    whole["sbatch_options"] = tuple(dict.fromkeys(("--exclusive", *header["sbatch_options"])))
+    whole["sbatch_options"] = tuple(dict.fromkeys((*header["sbatch_options"], "--exclusive")))
     program = ["-m", "harness.job"]
     arguments += _unless_default("--results", results, repository, "results")
     return _render(templates, "node.sh.j2", header | whole | _what_runs(program, arguments, repository))

@@ -162,7 +162,8 @@ def rows_of(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_both_frameworks_share_a_group_and_differ_in_job_type() -> None:
     jax = describe_run(a_measurement("jax"), ENVIRONMENT, tags=("paper",), job=JOB)
-    torch = describe_run(a_measurement("torch"), ENVIRONMENT, job=JOB)
+    torch = describe_run(a_measurement("torch"), ENVIRONMENT, job=JOB, place="n017")
+    assert torch["name"] == "torch a100/cifar10_3, n017"
     assert jax["group"] == torch["group"] == "a100/cifar10_3"
     assert (jax["job_type"], torch["job_type"]) == ("jax", "torch")
     assert (jax["name"], jax["id"]) == ("jax a100/cifar10_3", f"jax-{JOB}")
