@@ -60,7 +60,7 @@ class RatioEstimate(NamedTuple):
     freedom: int = 0
     """Degrees of freedom of its interval."""
     at_most: int = 0
-    """Pairs of the design; 0 where there is none, as up to the rules of version 2."""
+    """Pairs of the design; 0 where there is none, of fewer pairs than FIRST_LOOK."""
     is_extended: bool = False
     """The most pairs were raised after a look, so the interval is that of a confidence sequence."""
 

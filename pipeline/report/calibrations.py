@@ -7,9 +7,10 @@ from pathlib import Path
 from harness.errors import RecordError
 from harness.paths import PUBLISHED, REPOSITORY, Results
 from harness.plan import FRAMEWORKS, SLOWDOWNS, Framework
-from harness.results.rules import NEWEST
+from harness.results.thresholds import NEWEST
 from pipeline.markdown import GeneratedPart, markdown_table
 from pipeline.report.calibration import (
+    A_A,
     ANSWERS,
     FEWEST_ROUNDS,
     Calibration,
@@ -18,7 +19,7 @@ from pipeline.report.calibration import (
     most_pairs,
     perfect,
     read_calibrations,
-    rows_of,
+    spread,
 )
 from pipeline.report.compare import NAMES
 from pipeline.report.conditions import uses_gpu
@@ -57,25 +58,24 @@ def _describe(one: Calibration) -> str:
     facts = [
         f"{headline}, on {device}, with {one.framework} {version} and Python {environment.get('python')}.",
         f"{one.rounds} rounds from {one.day}; {load}.",
-        f"Two unslowed processes of a round differ by {(one.spread or 0) * 100:.2f} % (root mean square).",
+        f"Two unslowed processes of a round differ by {spread(one.complete) * 100:.2f} % (root mean square).",
     ]
     if one.flags:
         facts.append(f"Flags: {one.flags}.")
     if one.quick:
         facts.append("A quick run: not a result to quote.")
-    rows = rows_of(one.complete)
-    if not rows:
+    if not one.rows:
         return " ".join([*facts, f"The table needs {FEWEST_ROUNDS} complete rounds."])
     low, high = perfect(one.rounds)
     facts.append(
         f"Rules {NEWEST}, of at most {most_pairs(one.rounds)} pairs: from {one.rounds} rounds, a perfect instrument "
         f"shows {percent(low)} to {percent(high)} wrong in A/A."
     )
-    return " ".join(facts) + "\n\n" + table(rows, one.pair_minutes)
+    return " ".join(facts) + "\n\n" + table(one.rows.values(), one.pair_minutes)
 
 
-def table(rows: Sequence[Row], pair_minutes: float) -> str:
-    header = ("rules", "planted", *ANSWERS, "median ratio", "its error", "pairs", "minutes")
+def table(rows: Iterable[Row], pair_minutes: float) -> str:
+    header = ("planted", *ANSWERS, "median ratio", "its error", "pairs", "minutes")
     return markdown_table(header, (_cells(row, pair_minutes) for row in rows))
 
 
@@ -83,7 +83,7 @@ def _cells(row: Row, pair_minutes: float) -> list[str]:
     planted = in_percent(row.condition) if row.condition in SLOWDOWNS else row.condition
     shares = [percent(row.shares[answer]) for answer in ANSWERS]
     ratio = [f"{row.ratio:.4f}", f"{(row.ratio / row.true_ratio - 1) * 100:+.2f} %"]
-    return [str(row.rules), planted, *shares, *ratio, f"{row.pairs:.1f}", f"{row.pairs * pair_minutes:.1f}"]
+    return [planted, *shares, *ratio, f"{row.pairs:.1f}", f"{row.pairs * pair_minutes:.1f}"]
 
 
 def update_docs(docs: Path = DOCS, folder: Path = PUBLISHED_CALIBRATIONS) -> None:
@@ -119,10 +119,6 @@ def calibrated_devices(calibrations: Sequence[Calibration], devices: Iterable[st
     return {device: [one for one in newest_first if one.device == device] for device in sorted(set(devices))}
 
 
-SHOWN = ("slower_2_percent", "slower_5_percent")
-"""Slowdowns of which the report says how many were found."""
-
-
 def trust_sentences(found: Sequence[Calibration]) -> list[str]:
     """Of the calibrations of one device: how far its verdicts can be trusted; of each pairing the newest of each
     framework. A sentence with the command where there are none."""
@@ -131,17 +127,16 @@ def trust_sentences(found: Sequence[Calibration]) -> list[str]:
         newest = {
             one.framework: one for one in reversed(found) if one.is_interleaved == is_interleaved and not one.quick
         }
-        both = [newest[name] for name in FRAMEWORKS if name in newest and newest[name].trust]
-        trusted = [(one.framework, one.trust) for one in both if one.trust]
-        if not trusted:
+        both = [newest[name] for name in FRAMEWORKS if name in newest and newest[name].rows]
+        if not both:
             continue
-        false = _each([(name, trust.false_in_aa) for name, trust in trusted])
+        false = _each([(one.framework, one.rows[A_A].shares["wrong"]) for one in both])
         parts = [f"of two equal programs, a side was named in {false} of trials"]
-        for slowdown in SHOWN:
-            shares = [(name, trust.found[slowdown]) for name, trust in trusted if slowdown in trust.found]
+        for slowdown in ("slower_2_percent", "slower_5_percent"):
+            shares = [(one.framework, one.rows[slowdown].shares["right"]) for one in both if slowdown in one.rows]
             if shares:
                 parts.append(f"a true difference of {in_percent(slowdown)[1:]} was found in {_each(shares)}")
-        most = max(trust.at_most for _, trust in trusted)
+        most = max(most_pairs(one.rounds) for one in both)
         how = "in turns" if is_interleaved else "one after the other"
         made = " and ".join(dict.fromkeys(f"{one.rounds} rounds from {one.day}" for one in both))
         flags = "".join(f" Flags of {NAMES[one.framework]} then: {one.flags}." for one in both if one.flags)

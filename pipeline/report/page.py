@@ -166,7 +166,7 @@ def measured_sentence(records: Sequence[Record]) -> str:
 def _how_sure(group: Group, calibrated: CalibratedDevices) -> list[str]:
     registered = dict.fromkeys(wording.registered_text(section) for section in group.sections)
     found = [*trust_sentences(calibrated.get(group.device, ())), wording.chance_sentence(group.sections)]
-    return [*filter(None, [*found, wording.rules_sentence(group.sections)]), *registered]
+    return [*filter(None, found), *registered]
 
 
 def _place(index: int, section: Section, alone: OneDevice, traces: Mapping[str, str]) -> Place:

@@ -173,7 +173,7 @@ def test_a_calibration_is_submitted_followed_and_resumed(
     assert capsys.readouterr().out.count("every measurement has a record") == 1
     assert print_table(project.results) == 0
     table = capsys.readouterr().out
-    assert all(table.count(f"| {rules} | A/A |") == 1 for rules in (1, 2, 3)) and "Right is `same`" in table
+    assert table.count("| A/A |") == 1 and "Right is `same`" in table
     assert main(["calibrate", "--table", "--results", str(project.results.root)]) == 0
     assert capsys.readouterr().out == table
 
@@ -184,7 +184,7 @@ def test_the_plant_reaches_the_measurement(project: BehavingProject) -> None:
     follow(project.submit_pairs(calibrated(project, rounds=1), executor="local"), project.results)
     (calibration,), _ = read_calibrations([project.results.calibration])
     (one,) = calibration.complete
-    assert all(sample.log_ratio > math.log(2) for sample in one["slower_10_percent"])
+    assert all(ratio.value > math.log(2) for ratio in one["slower_10_percent"])
 
 
 def test_its_script_works_by_hand(project: BehavingProject) -> None:

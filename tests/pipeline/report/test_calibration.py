@@ -8,18 +8,17 @@ import pytest
 
 from harness.plan import CONDITIONS_IN_TURNS, PAIRS_IN_TURNS, SLOWDOWNS
 from harness.results.record import Record
-from harness.results.sequential import Verdict
+from harness.results.sequential import LogRatio, Verdict
 from pipeline.report.calibration import (
     A_A,
     Round,
-    Sample,
-    Trust,
     calibrations_of,
     judge,
     most_pairs,
     perfect,
     rows_of,
     spread,
+    swapped,
     trials,
 )
 from pipeline.report.calibrations import describe, table
@@ -30,12 +29,12 @@ def one_round(a: float, b: float, number: int) -> Round:
     """Throughputs of both unslowed processes; the slowed ones are slower than 100. A base is started first in even
     rounds, and no two rounds have quite the same ratios."""
 
-    def sample(base: float, other: float) -> Sample:
-        return Sample(math.log(base / other) + number / 1e9, number % 2 == 0, 0.0)
+    def ratio(base: float, other: float) -> LogRatio:
+        return LogRatio(number, math.log(base / other) + number / 1e9, number % 2 == 0)
 
-    alike = sample(a, b)
+    alike = ratio(a, b)
     slowed = {name: 100 / (1 + planted) for name, planted in SLOWDOWNS.items()}
-    return {A_A: (alike, alike.swapped)} | {name: (sample(a, one), sample(b, one)) for name, one in slowed.items()}
+    return {A_A: (alike, swapped(alike))} | {name: (ratio(a, one), ratio(b, one)) for name, one in slowed.items()}
 
 
 @pytest.mark.parametrize(
@@ -57,49 +56,34 @@ def test_what_is_right(planted: float, verdict: Verdict, answer: str) -> None:
 
 def test_a_perfect_instrument_is_always_right() -> None:
     rows = rows_of([one_round(100, 100, number) for number in range(5)])
-    assert [(row.rules, row.condition, row.pairs) for row in rows] == [
-        (rules, name, pairs) for rules, pairs in ((1, 3), (2, 3), (3, 4)) for name in (A_A, *SLOWDOWNS)
+    assert [(name, row.condition, row.pairs) for name, row in rows.items()] == [
+        (name, name, 4) for name in (A_A, *SLOWDOWNS)
     ]
-    for row in rows:
+    for row in rows.values():
         assert row.ratio == pytest.approx(row.true_ratio)
         if row.condition != "slower_1_percent":  # 1.01 is the edge of `same`: rounding decides
             assert row.shares == {"right": 1.0, "wrong": 0.0, "undecided": 0.0}
-    assert rows_of([one_round(100, 100, number) for number in range(3)]) == []
+    assert rows_of([one_round(100, 100, number) for number in range(3)]) == {}
 
 
 def test_shares_by_hand() -> None:
     """Four rounds whose first process is 2 % faster than the second, and is started first in the even two. In A/A the
     base of a trial's places is started first in turns, so a ratio is 1.02 where an even round stands on a place that
     wants the base first, or an odd one on another. Of the six sequences of two even and two odd rounds, the two that
-    alternate have four equal ratios, and equal first three: wrong. The others have both, and decide nothing."""
-    rows = {(row.rules, row.condition): row for row in rows_of([one_round(102, 100, number) for number in range(4)])}
-    for rules in (1, 2, 3):
-        shares = rows[rules, A_A].shares
-        assert shares["right"] == 0
-        assert shares["wrong"] == pytest.approx(1 / 3, abs=0.06)  # four standard errors of 1000 trials
-        assert shares["wrong"] + shares["undecided"] == pytest.approx(1)
-    # Against +2 % a coin of each round chooses the base. Of three: with the second always, log 1.02 three times: right.
-    # With the first always, log 1.04: right. Else a spread of 0.0114 around a mean under 0.04, with
-    # t[2] * 0.0114 / sqrt(3) = 0.0284: means 0.0264 (undecided), 0.0330 (right).
-    two = rows[2, "slower_2_percent"]
-    assert (two.shares["right"], two.shares["wrong"]) == (pytest.approx(5 / 8, abs=0.062), 0)
-    # Of four, two of each order: where both orders have one of each base, 4 of 16, the error is 0.0198 / sqrt(8), of
-    # which 4.303 are 0.0301, and the mean is 0.0297: undecided. Where one has, it is 0.0198 / 4: 0.0213, and the mean
-    # 0.0248 or 0.0347: right, as where neither has.
-    two = rows[3, "slower_2_percent"]
+    alternate have four equal ratios: wrong. The others have both, and decide nothing."""
+    rows = rows_of([one_round(102, 100, number) for number in range(4)])
+    shares = rows[A_A].shares
+    assert shares["right"] == 0
+    assert shares["wrong"] == pytest.approx(1 / 3, abs=0.06)  # four standard errors of 1000 trials
+    assert shares["wrong"] + shares["undecided"] == pytest.approx(1)
+    # Against +2 % a coin of each round chooses the base. Of four rounds two are of each order: where both orders have
+    # one of each base, 4 of 16, the error is 0.0198 / sqrt(8), of which 4.303 are 0.0301, and the mean is 0.0297:
+    # undecided. Where one has, it is 0.0198 / 4: 0.0213, and the mean 0.0248 or 0.0347: right, as where neither has.
+    two = rows["slower_2_percent"]
     assert (two.shares["right"], two.shares["wrong"]) == (pytest.approx(3 / 4, abs=0.055), 0)
     text = table([two], 0.5)
-    assert "| rules | planted | right | wrong | undecided | median ratio | its error | pairs | minutes |" in text
-    assert text.splitlines()[-1].startswith("| 3 | +2 % | ") and text.endswith(" % | 4.0 | 2.0 |")
-
-
-def test_blocks_that_spread_take_verdicts_away_by_the_first_rules_only() -> None:
-    rounds = [one_round(100, 100, number) for number in range(4)]
-    spread_ = [
-        {name: tuple(one._replace(spread=0.26) for one in pair) for name, pair in each.items()} for each in rounds
-    ]
-    shares = {row.rules: row.shares["undecided"] for row in rows_of(spread_) if row.condition == A_A}
-    assert shares == {1: 1.0, 2: 0.0, 3: 0.0}
+    assert "| planted | right | wrong | undecided | median ratio | its error | pairs | minutes |" in text
+    assert text.splitlines()[-1].startswith("| +2 % | ") and text.endswith(" % | 4.0 | 2.0 |")
 
 
 def test_trials_take_all_rounds_in_an_even_order_and_are_always_the_same() -> None:
@@ -110,8 +94,8 @@ def test_trials_take_all_rounds_in_an_even_order_and_are_always_the_same() -> No
     first = Counter(trial[0][0] for trial in drawn)
     for number in range(5):  # a fifth of them, standard error 13
         assert first[number] == pytest.approx(200, abs=51)
-    swapped = sum(swap for trial in drawn for _, swap in trial)
-    assert swapped == pytest.approx(2500, abs=142)  # standard error 35
+    takes_second = sum(one for trial in drawn for _, one in trial)
+    assert takes_second == pytest.approx(2500, abs=142)  # standard error 35
 
 
 def test_a_design_is_one_that_the_rounds_are_enough_for() -> None:
@@ -134,7 +118,7 @@ def test_spread_by_hand() -> None:
 
 def test_only_complete_rounds_count() -> None:
     (cut,) = calibrations_of(processes(4)[:-1])
-    assert (cut.rounds, [one[A_A][0].base_first for one in cut.complete]) == (3, [True, False, True])
+    assert (cut.rounds, [one[A_A][0].jax_first for one in cut.complete]) == (3, [True, False, True])
     assert calibration(4).rounds == 4
     failed = process(4, "unslowed_a", outcome="failed", reason="out of luck", result=None)
     (other,) = calibrations_of([*processes(4), failed])
@@ -146,10 +130,9 @@ def test_slowdowns_that_nobody_planted_have_no_rows() -> None:
         one for one in processes(4) if one.measurement.variant.planted not in ("slower_1_percent", "slower_10_percent")
     ]
     (one,) = calibrations_of(found)
-    assert one.rounds == 4 and one.trust is not None
-    assert [row.condition for row in rows_of(one.complete)][:3] == [A_A, "slower_2_percent", "slower_5_percent"]
+    assert (one.rounds, [*one.rows]) == (4, [A_A, "slower_2_percent", "slower_5_percent"])
     (other,) = calibrations_of([one for one in found if one.measurement.variant.planted != "slower_2_percent"])
-    assert other.rounds == 4 and other.trust is not None and "slower_2_percent" not in other.trust.found
+    assert (other.rounds, [*other.rows]) == (4, [A_A, "slower_5_percent"])
 
 
 def test_the_order_of_files_changes_nothing() -> None:
@@ -162,9 +145,9 @@ def test_the_order_of_files_changes_nothing() -> None:
 def test_what_is_measured_again_replaces_the_older() -> None:
     again = process(1, "unslowed_b", throughput=900.0, ended_at="2026-11-22T10:00:00+00:00")
     (one,) = calibrations_of([again, *processes(3)])
-    alike = [math.exp(each[A_A][0].log_ratio) for each in one.complete]
+    alike = [math.exp(each[A_A][0].value) for each in one.complete]
     assert alike == pytest.approx([1, 1010 / 900, 1])
-    of_second = [math.exp(each["slower_2_percent"][1].log_ratio) for each in one.complete]
+    of_second = [math.exp(each["slower_2_percent"][1].value) for each in one.complete]
     assert of_second == pytest.approx([1.02, 1.02 * 900 / 1010, 1.02])
 
 
@@ -186,9 +169,10 @@ def test_false_verdicts_are_those_between_two_that_are_alike() -> None:
     slower = [process(number, "unslowed_b", throughput=900.0) for number in range(4)]
     rest = [one for one in processes(4) if one.measurement.variant.planted != "unslowed_b"]
     (one,) = calibrations_of([*rest, *slower])
-    assert one.trust is not None and one.trust.false_in_aa == pytest.approx(1 / 3, abs=0.06)
-    assert calibration(4).trust == Trust(at_most=4, false_in_aa=0.0, found=dict.fromkeys(SLOWDOWNS, 1.0))
-    assert calibration(3).trust is None
+    assert one.rows[A_A].shares["wrong"] == pytest.approx(1 / 3, abs=0.06)
+    alike, *slowed = calibration(4).rows.values()
+    assert alike.shares["wrong"] == 0 and [row.shares["right"] for row in slowed] == [1.0] * len(SLOWDOWNS)
+    assert calibration(3).rows == {}
 
 
 # Processes that took turns, two by two
@@ -212,10 +196,10 @@ def test_pairs_in_turns_are_a_calibration_of_their_own() -> None:
     one, other = calibrations_of([*processes(5), *pairs_in_turns(5)])
     assert [one.is_interleaved, other.is_interleaved] == [False, True]
     assert [one.rounds, other.rounds] == [5, 5]
-    ratios = {name: math.exp(samples[0].log_ratio) for name, samples in other.complete[3].items()}
+    ratios = {name: math.exp(pair[0].value) for name, pair in other.complete[3].items()}
     assert ratios == pytest.approx({A_A: 1.0} | {name: 1 + planted for name, planted in SLOWDOWNS.items()})
-    assert other.spread == pytest.approx(0.0, abs=1e-7)
-    for row in rows_of(other.complete):
+    assert spread(other.complete) == pytest.approx(0.0, abs=1e-7)
+    for row in other.rows.values():
         assert row.ratio == pytest.approx(row.true_ratio)
         if row.condition != "slower_1_percent":
             assert row.shares["right"] == 1.0
@@ -231,11 +215,9 @@ def test_a_round_with_a_pair_that_did_not_take_its_turns_to_the_end_is_not_compl
 def test_a_base_of_its_own_is_swapped_in_a_a_only() -> None:
     """The first unslowed process of each pair is 2 % faster. A/A is as by hand above; against +2 % the ratio never
     changes, which is right."""
-    samples = [Sample(math.log(1.02) + number / 1e9, number % 2 == 0, 0.0) for number in range(4)]
-    rounds = [{A_A: (one, one.swapped)} | {name: (one, one) for name in SLOWDOWNS} for one in samples]
-    for row in rows_of(rounds):
-        if row.condition == A_A:
-            assert row.shares["wrong"] == pytest.approx(1 / 3, abs=0.06)
-        if row.condition == "slower_2_percent":
-            assert row.shares["right"] == 1.0
+    ratios = [LogRatio(number, math.log(1.02) + number / 1e9, number % 2 == 0) for number in range(4)]
+    rounds = [{A_A: (one, swapped(one))} | {name: (one, one) for name in SLOWDOWNS} for one in ratios]
+    rows = rows_of(rounds)
+    assert rows[A_A].shares["wrong"] == pytest.approx(1 / 3, abs=0.06)
+    assert rows["slower_2_percent"].shares["right"] == 1.0
     assert spread(rounds) == pytest.approx(math.log(1.02))

@@ -14,7 +14,16 @@ from harness.paths import REPOSITORY, Results
 from harness.plan import SLOWDOWNS
 from harness.results.record import Record
 from pipeline.report import command
-from pipeline.report.calibration import Calibration, Trust, calibrations_of, in_percent, perfect, read_calibrations
+from pipeline.report.calibration import (
+    A_A,
+    Answer,
+    Calibration,
+    Row,
+    calibrations_of,
+    in_percent,
+    perfect,
+    read_calibrations,
+)
 from pipeline.report.calibrations import (
     DOCS,
     NOT_PUBLISHED,
@@ -41,7 +50,7 @@ def blind_records(rounds: int) -> list[Record]:
             number,
             "slower_2_percent",
             throughput=1000 * (1 + number / 100),
-            flags={"throttled": "by heat", "noisy": "of older rules"},
+            flags={"throttled": "by heat"},
             **LATER,
         )
         for number in range(rounds)
@@ -59,7 +68,7 @@ def blind_to_2_percent(rounds: int = 5) -> Calibration:
 
 def test_description_says_where_how_much_and_with_which_flags() -> None:
     flags: list[dict[str, str]] = [{"too_few_latency_calls": ""}] * 21
-    flags += [{"short_blocks": "", "throttled": ""}, {"short_blocks": ""}, {"drift": "of older rules"}]
+    flags += [{"short_blocks": "", "throttled": ""}, {"short_blocks": ""}, {}]
     made = [one.model_copy(update={"flags": its}) for one, its in zip(processes(4), flags, strict=True)]
     told, (low, high) = describe(calibrations_of(made)), perfect(4)
     assert told.startswith(
@@ -67,9 +76,9 @@ def test_description_says_where_how_much_and_with_which_flags() -> None:
         "and Python 3.11.7. 4 rounds from 2026-11-21; load average 0.2 to 0.2. Two unslowed processes of a round "
         "differ by 0.00 % (root mean square). Flags: short_blocks in 2 of 24 processes, throttled in 1. Rules 3, of "
         f"at most 4 pairs: from 4 rounds, a perfect instrument shows {low * 100:.1f} % to {high * 100:.1f} % wrong in "
-        "A/A.\n\n| rules |"
+        "A/A.\n\n| planted |"
     )
-    assert "| 3 | +10 % | 100.0 % | 0.0 % | 0.0 % | 1.1000 | -0.00 % | 4.0 | 8.0 |" in told  # a process is a minute
+    assert "| +10 % | 100.0 % | 0.0 % | 0.0 % | 1.1000 | -0.00 % | 4.0 | 8.0 |" in told  # a process is a minute
     assert "no complete round yet" in describe(calibrations_of(processes(1)[:1]))
     assert "The table needs 4 complete rounds" in describe([calibration(3)])
     assert "A quick run: not a result to quote" in describe([calibration(4, quick=True)])
@@ -132,11 +141,8 @@ def test_each_device_has_its_own_and_no_other() -> None:
     found = calibrated_devices([calibration(4), blind_to_2_percent()], [HERE, ELSEWHERE])
     assert found[ELSEWHERE] == []
     newest, older = found[HERE]
-    assert newest.trust == Trust(at_most=4, false_in_aa=0.0, found=newest.trust.found)
-    assert newest.trust.found["slower_2_percent"] == 0.0
-    assert older.trust == Trust(at_most=4, false_in_aa=0.0, found=FOUND)
+    assert [one.rows["slower_2_percent"].shares["right"] for one in (newest, older)] == [0, 1]
     assert (newest.rounds, newest.flags) == (5, "throttled in 5 of 30 processes")
-    assert newest.spread == pytest.approx(0, abs=1e-7)
 
 
 def test_how_far_verdicts_can_be_trusted_in_words() -> None:
@@ -146,9 +152,10 @@ def test_how_far_verdicts_can_be_trusted_in_words() -> None:
         "(PyTorch); a true difference of 5 % was found in 100.0 % (PyTorch). Flags of PyTorch then: throttled in 4 of "
         "24 processes."
     ]
-    trust = Trust(at_most=12, false_in_aa=0.01, found={"slower_2_percent": 0.206})
+    shares: dict[str, dict[Answer, float]] = {A_A: {"wrong": 0.01}, "slower_2_percent": {"right": 0.206}}
+    rows = {name: Row(name, found, ratio=1.0, pairs=4.0) for name, found in shares.items()}
     of_jax: Any = SimpleNamespace(
-        framework="jax", is_interleaved=True, quick=False, trust=trust, rounds=20, day="2026-11-25", flags=""
+        framework="jax", is_interleaved=True, quick=False, rows=rows, rounds=20, day="2026-11-25", flags=""
     )
     in_turns, _ = trust_sentences([of_jax, calibration(4), blind_to_2_percent(4)])
     assert in_turns == (
@@ -157,9 +164,6 @@ def test_how_far_verdicts_can_be_trusted_in_words() -> None:
     )
     for none in ([], [calibration(4, quick=True)], [calibration(3)]):
         assert trust_sentences(none)[0].startswith("Not calibrated on this device: `python main.py calibrate`")
-
-
-FOUND = dict.fromkeys(SLOWDOWNS, 1.0)
 
 
 def test_the_whole_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
