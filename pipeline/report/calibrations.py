@@ -132,7 +132,7 @@ def trust_sentences(found: Sequence[Calibration]) -> list[str]:
             continue
         false = _each([(one.framework, one.rows[A_A].shares["wrong"]) for one in both])
         parts = [f"of two equal programs, a side was named in {false} of trials"]
-        for slowdown in ("slower_2_percent", "slower_5_percent"):
+        for slowdown in SLOWDOWNS:
             shares = [(one.framework, one.rows[slowdown].shares["right"]) for one in both if slowdown in one.rows]
             if shares:
                 parts.append(f"a true difference of {in_percent(slowdown)[1:]} was found in {_each(shares)}")
