@@ -44,13 +44,7 @@ Right is `same` for A/A and `faster` for a slowdown; wrong in A/A is any `faster
 Trials share rounds, so their shares are not independent: the number of rounds says how much this rests on."""
 
 
-def calibrate(
-    selection: Selection,
-    flags: JobFlags,
-    *,
-    rounds: int | None,
-    pairing: Pairing | None,
-) -> int:
+def calibrate(selection: Selection, flags: JobFlags, *, rounds: int | None, pairing: Pairing | None) -> int:
     """Submit it; with --wait, follow it and print the table. Returns the exit status.
 
     Args:
