@@ -324,7 +324,7 @@ def test_replicates_of_different_environments_are_flagged() -> None:
         "gpu": {"name": "NVIDIA H200", "driver_version": "570.1", "uuid": "GPU-1"},
         "packages": {"jax": "0.10.1"},
         "variables": {"CUDA_VISIBLE_DEVICES": "0", "JAX_COMPILATION_CACHE_DIR": "/tmp/a"},
-        "git": {"commit": "a" * 40, "clean": True},
+        "code": {"harness.clock": "h1"},
     }
     elsewhere = first | {  # another card of the same node is no other environment
         "gpu": {"name": "NVIDIA H200", "driver_version": "570.1", "uuid": "GPU-2"},
@@ -338,11 +338,11 @@ def test_replicates_of_different_environments_are_flagged() -> None:
     later = first | {
         "gpu": {"name": "NVIDIA H200", "driver_version": "580.1"},
         "variables": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"},
-        "git": {"commit": "a" * 40, "clean": False},
+        "code": {"harness.clock": "h2"},
     }
     assert mixed(first, later) == (
         "replicates of different environments: driver: 570.1 / 580.1; variables: XLA_FLAGS unset / "
-        "--xla_gpu_autotune_level=0; code: aaaaaaaaaa / aaaaaaaaaa with changes"
+        "--xla_gpu_autotune_level=0; code: harness.clock h1 / h2"
     )
 
 
