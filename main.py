@@ -844,7 +844,7 @@ def calibrate_parser() -> Parser:
 
 def calibrate_command(arguments: argparse.Namespace) -> int:
     from pipeline.calibrate import calibrate, print_table
-    from pipeline.report.calibrations import update_docs
+    from pipeline.report.calibration import update_docs
     from pipeline.report.publish import publish_calibrations
 
     for flag, beside in (("update_docs", ()), ("publish", ("results",)), ("table", ("results",))):

@@ -22,8 +22,7 @@ from harness.plan import (
     Variant,
 )
 from pipeline.measure import JobFlags, hand_over, runs_here_without_gpu
-from pipeline.report.calibration import FEWEST_ROUNDS, read_calibrations
-from pipeline.report.calibrations import COMMAND, describe
+from pipeline.report.calibration import COMMAND, FEWEST_ROUNDS, describe, read_calibrations
 
 PROTOCOL = MeasurementSettings(
     warmup_s=1.0,

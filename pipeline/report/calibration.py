@@ -1,4 +1,5 @@
-"""What calibrations say: how often the verdict on a known slowdown is right. From records to shares; pure.
+"""What calibrations say: how often the verdict on a known slowdown is right. From records to shares, then to the tables
+of `main.py calibrate` and docs/studies/calibration.md and to the report's sentences about each of its devices.
 
 In every round (a replicate of the plan) one fresh process measured each condition. A trial takes the rounds in an order
 of its own and, of each, one of the two unslowed processes as the base, both by chance; it judges the base in the place
@@ -15,15 +16,26 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from harness.errors import RecordError
 from harness.packs import record_paths
-from harness.plan import BASES, CONDITIONS_IN_TURNS, PAIRS_IN_TURNS, SLOWDOWNS, Framework, Measurement
+from harness.paths import PUBLISHED, REPOSITORY, Results
+from harness.plan import BASES, CONDITIONS_IN_TURNS, FRAMEWORKS, PAIRS_IN_TURNS, SLOWDOWNS, Framework, Measurement
 from harness.results.ratios import replicate_of, took_turns
 from harness.results.record import Record, active_s
 from harness.results.sequential import LogRatio, Verdict, estimate_sequentially, looks_of
 from harness.results.statistics import median, percentile
-from pipeline.report.compare import device_of
+from harness.results.thresholds import NEWEST
+from pipeline.markdown import GeneratedPart, markdown_table
+from pipeline.report.compare import NAMES, device_of
+from pipeline.report.conditions import uses_gpu
 from pipeline.report.reading import read_records
 
+COMMAND = "python main.py calibrate"
+PUBLISHED_CALIBRATIONS = Results(root=PUBLISHED).calibration
+DOCS = REPOSITORY / "docs" / "studies" / "calibration.md"
+PART_OF_DOCS = GeneratedPart(
+    begin="<!-- calibration: written by `python main.py calibrate --update-docs` -->", end="<!-- end of calibration -->"
+)
 MOST_PAIRS = 12
 TRIALS = 1000
 PERFECT_CALIBRATIONS, PERFECT_TRIALS = 200, 100
@@ -36,7 +48,6 @@ A_A = "A/A"
 
 Answer = Literal["right", "wrong", "undecided"]
 ANSWERS: tuple[Answer, ...] = ("right", "wrong", "undecided")
-
 
 Round = Mapping[str, tuple[LogRatio, LogRatio]]
 """By A_A and the keys of SLOWDOWNS: with the one unslowed process as the base, and with the other."""
@@ -212,10 +223,10 @@ def rows_of(rounds: Sequence[Round]) -> dict[str, Row]:
     return {name: _row(rounds, name) for name in conditions if all(name in one for one in rounds)}
 
 
-def _row(rounds: Sequence[Round], condition: str) -> Row:
+def _row(rounds: Sequence[Round], condition: str, count: int = TRIALS) -> Row:
     planted = SLOWDOWNS.get(condition, 0.0)
     of_condition, at_most = [one[condition] for one in rounds], most_pairs(len(rounds))
-    estimates = [estimate_sequentially(pairs_of(of_condition, one), at_most) for one in trials(len(rounds))]
+    estimates = [estimate_sequentially(pairs_of(of_condition, one), at_most) for one in trials(len(rounds), count)]
     answers = Counter(judge(planted, estimate.verdict) for estimate in estimates)
     return Row(
         condition=condition,
@@ -257,9 +268,8 @@ def perfect(rounds: int) -> tuple[float, float]:
     draw, found = random.Random(SEED_OF_TRIALS), []
     for _ in range(PERFECT_CALIBRATIONS):
         alike = [LogRatio(0, draw.gauss(0, 1), True) for _ in range(rounds)]
-        both, at_most = [(one, swapped(one)) for one in alike], most_pairs(rounds)
-        estimates = [estimate_sequentially(pairs_of(both, one), at_most) for one in trials(rounds, PERFECT_TRIALS)]
-        found.append(sum(one.names_a_side for one in estimates) / PERFECT_TRIALS)
+        row = _row([{A_A: (one, swapped(one))} for one in alike], A_A, PERFECT_TRIALS)
+        found.append(row.shares["wrong"])
     return percentile(found, 0.025), percentile(found, 0.975)
 
 
@@ -271,3 +281,120 @@ def spread(rounds: Sequence[Round]) -> float:
 def in_percent(condition: str) -> str:
     """`+2 %`."""
     return f"+{SLOWDOWNS[condition] * 100:.0f} %"
+
+
+# Tables.
+
+
+def describe(calibrations: Iterable[Calibration]) -> str:
+    """Markdown: of each, what was measured where in one paragraph on one line, and a table."""
+    return "\n\n".join(map(_describe, calibrations))
+
+
+def _describe(one: Calibration) -> str:
+    headline = f"**{one.framework}**, {one.what}{', interleaved' if one.is_interleaved else ''}"
+    if not one.rounds:
+        return f"{headline}: no complete round yet."
+    environment = one.records[0].environment
+    cpu = environment.get("cpu") or {}
+    of_cpus = f"{len(cpu.get('affinity') or [])} CPUs ({cpu.get('model') or 'of unknown model'})"
+    device = one.device if uses_gpu(environment) else of_cpus
+    version = (environment.get("framework") or {}).get("version")
+    loads = [load for record in one.records for load in (record.environment.get("load_average") or [])[:1]]
+    load = f"load average {min(loads):.1f} to {max(loads):.1f}" if loads else "load average not recorded"
+    facts = [
+        f"{headline}, on {device}, with {one.framework} {version} and Python {environment.get('python')}.",
+        f"{one.rounds} rounds from {one.day}; {load}.",
+        f"Two unslowed processes of a round differ by {spread(one.complete) * 100:.2f} % (root mean square).",
+    ]
+    if one.flags:
+        facts.append(f"Flags: {one.flags}.")
+    if one.quick:
+        facts.append("A quick run: not a result to quote.")
+    if not one.rows:
+        return " ".join([*facts, f"The table needs {FEWEST_ROUNDS} complete rounds."])
+    low, high = perfect(one.rounds)
+    facts.append(
+        f"Rules {NEWEST}, of at most {most_pairs(one.rounds)} pairs: from {one.rounds} rounds, a perfect instrument "
+        f"shows {percent(low)} to {percent(high)} wrong in A/A."
+    )
+    return " ".join(facts) + "\n\n" + table(one.rows.values(), one.pair_minutes)
+
+
+def table(rows: Iterable[Row], pair_minutes: float) -> str:
+    header = ("planted", *ANSWERS, "median ratio", "its error", "pairs", "minutes")
+    return markdown_table(header, (_cells(row, pair_minutes) for row in rows))
+
+
+def _cells(row: Row, pair_minutes: float) -> list[str]:
+    planted = in_percent(row.condition) if row.condition in SLOWDOWNS else row.condition
+    shares = [percent(row.shares[answer]) for answer in ANSWERS]
+    ratio = [f"{row.ratio:.4f}", f"{(row.ratio / row.true_ratio - 1) * 100:+.2f} %"]
+    return [planted, *shares, *ratio, f"{row.pairs:.1f}", f"{row.pairs * pair_minutes:.1f}"]
+
+
+def update_docs(docs: Path = DOCS, folder: Path = PUBLISHED_CALIBRATIONS) -> None:
+    """Write the tables of all published calibrations between the markers.
+
+    Raises:
+        RecordError: a published file is no record.
+        ProjectError: the markers are missing.
+    """
+    PART_OF_DOCS.write(docs, published_text(folder))
+
+
+def published_text(folder: Path = PUBLISHED_CALIBRATIONS) -> str:
+    """What stands between the markers. Raises RecordError as update_docs does."""
+    published, refused = read_calibrations([folder])
+    if refused:
+        raise RecordError(refused[0])
+    return describe(published)
+
+
+# The devices of a report: can its verdicts be trusted there?
+
+CalibratedDevices = Mapping[str, Sequence[Calibration]]
+"""By the device's name; empty where there is no calibration."""
+
+
+def calibrated_devices(calibrations: Sequence[Calibration], devices: Iterable[str]) -> CalibratedDevices:
+    """Of each device what was calibrated on it, JAX before PyTorch, the newest first."""
+    newest_first = sorted(reversed(calibrations), key=lambda one: FRAMEWORKS.index(one.framework))
+    return {device: [one for one in newest_first if one.device == device] for device in sorted(set(devices))}
+
+
+def trust_sentences(found: Sequence[Calibration]) -> list[str]:
+    """Of the calibrations of one device: how far its verdicts can be trusted; of each pairing the newest of each
+    framework. A sentence with the command where there are none."""
+    lines = []
+    for is_interleaved in (True, False):
+        newest = {
+            one.framework: one for one in reversed(found) if one.is_interleaved == is_interleaved and not one.quick
+        }
+        both = [newest[name] for name in FRAMEWORKS if name in newest and newest[name].rows]
+        if not both:
+            continue
+        false = _each([(one.framework, one.rows[A_A].shares["wrong"]) for one in both])
+        parts = [f"of two equal programs, a side was named in {false} of trials"]
+        for slowdown in SLOWDOWNS:
+            shares = [(one.framework, one.rows[slowdown].shares["right"]) for one in both if slowdown in one.rows]
+            if shares:
+                parts.append(f"a true difference of {in_percent(slowdown)[1:]} was found in {_each(shares)}")
+        most = max(most_pairs(one.rounds) for one in both)
+        how = "in turns" if is_interleaved else "one after the other"
+        made = " and ".join(dict.fromkeys(f"{one.rounds} rounds from {one.day}" for one in both))
+        flags = "".join(f" Flags of {NAMES[one.framework]} then: {one.flags}." for one in both if one.flags)
+        lines.append(f"Measured on this device, {how}, {made}, within {most} pairs: {'; '.join(parts)}.{flags}")
+    return lines or [f"Not calibrated on this device: `{COMMAND}` measures how often its verdicts are right."]
+
+
+def _each(shares: Sequence[tuple[Framework, float]]) -> str:
+    """`1.0 % (JAX) and 3.2 % (PyTorch)`, or `100 % (both)`"""
+    words = {percent(share) for _, share in shares}
+    if len(shares) == len(FRAMEWORKS) and len(words) == 1:
+        return f"{words.pop()} (both)"
+    return " and ".join(f"{percent(share)} ({NAMES[name]})" for name, share in shares)
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.1f} %"

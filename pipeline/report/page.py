@@ -15,7 +15,7 @@ from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.record import Record
 from pipeline.report import wording
 from pipeline.report.answer import Answer, Group, groups_of, place_on_axis
-from pipeline.report.calibrations import CalibratedDevices, trust_sentences
+from pipeline.report.calibration import CalibratedDevices, trust_sentences
 from pipeline.report.ceilings import DeviceCeilings
 from pipeline.report.charts import PAGE, Chart, specification
 from pipeline.report.compare import NAMES, OneDevice, Section, Setup

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from harness.plan import Framework
 from harness.results.record import Record
 from pipeline.report.answer import Answer, groups_of
-from pipeline.report.calibrations import CalibratedDevices, trust_sentences
+from pipeline.report.calibration import CalibratedDevices, trust_sentences
 from pipeline.report.compare import OneDevice, Section, headline
 from pipeline.report.devices_axis import devices_table
 from pipeline.report.left_out import left_out_lines
