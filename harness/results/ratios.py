@@ -51,8 +51,6 @@ class Replicate(NamedTuple):
 
 class PairEstimate(NamedTuple):
     ratio: RatioEstimate
-    replicates: tuple[Replicate, ...]
-    """In the ratio."""
     left_out: str | None
     """How many are not, and why."""
     flags: Mapping[str, str]
@@ -198,7 +196,6 @@ def estimate_of(pairs: Sequence[RecordPair]) -> PairEstimate:
         ratio = doubted(ratio, doubt)
     return PairEstimate(
         ratio=ratio,
-        replicates=tuple(found),
         left_out=left_out,
         flags=flags_of(found) | _not_paired(pairs, found),
     )

@@ -270,7 +270,6 @@ def test_estimate_of_four_pairs_by_hand() -> None:
     assert (found.left_out, found.flags) == (None, {})
     assert found.ratio.interval.high == pytest.approx(math.exp(0.075 + 7.649 * 0.01118034))
     assert (found.ratio.verdict, found.ratio.at_most) == ("undecided", 12)
-    assert [one.log_ratio.jax_first for one in found.replicates] == [True, False, True, False]
 
 
 def test_replicates_that_lost_their_turns_are_left_out() -> None:
@@ -278,7 +277,7 @@ def test_replicates_that_lost_their_turns_are_left_out() -> None:
     four = [pair_of(n, [v, v], [n / 1e4] * 2, jax_first=n % 2 == 0, turns=f"t{n}") for n, v in enumerate(FOUR)]
     found = estimate_of([*four, pair_of(4, [0.3] * 2, [0.0] * 2)])
     assert found.left_out == "1 of 5 replicates, which lost their turns"
-    assert (len(found.replicates), found.ratio.replicates, found.flags) == (4, 4, {})
+    assert (found.ratio.replicates, found.flags) == (4, {})
     assert estimate_of([pair_of(4, [0.3] * 2, [0.0] * 2)]).left_out is None
 
 
