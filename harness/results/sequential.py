@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 from harness.results.statistics import (
     CONFIDENCE,
-    REPLICATES_FOR_AN_INTERVAL,
     ROUNDING,
     SAME_WITHIN,
     Interval,
@@ -188,7 +187,7 @@ def _so_far(found: Sequence[LogRatio], at_most: int) -> RatioEstimate:
     values = [one.value for one in found]
     return RatioEstimate(
         value=math.exp(math.fsum(values) / len(values)),
-        interval=interval_of_log_ratios(values) if len(values) >= REPLICATES_FOR_AN_INTERVAL else None,
+        interval=interval_of_log_ratios(values),
         replicates=len(values),
         verdict="undecided",
         at_most=at_most,
