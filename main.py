@@ -794,24 +794,23 @@ def wandb_command(arguments: argparse.Namespace) -> int:
 
 
 CALIBRATE_DESCRIPTION = """\
-Each round measures one framework six times, in a random order, each in a fresh process: twice as it is, and with a
-slowdown of 1, 2, 5 and 10 % planted in the timed step. The rounds are then compared as a report compares JAX with
-PyTorch. Of what the flags select, the first variant is measured. Jobs do this, like any other: `status` shows them,
-`cancel` ends them, and the same command goes on where they were. It wants a quiet machine.
+Each round measures one framework four times, in a random order, each in a fresh process: twice as it is, and with a
+slowdown of 2 and 5 % planted in the timed step. The rounds are then compared as a report compares JAX with PyTorch. In
+turns each slowdown has a base of its own, so a round has six processes. Of what the flags select, the first variant is
+measured. Jobs do this, like any other: `status` shows them, `cancel` ends them, and the same command goes on where they
+were. It wants a quiet machine.
 
 examples:
-  python main.py calibrate --wait           20 rounds of each, then the table
-  python main.py calibrate --gpu h100       on a GPU of experiments.yaml
-  python main.py calibrate --rounds 40      go on to 40 rounds
-  python main.py calibrate --pairing both   `together` and in turns, compared
-  python main.py calibrate --table          what was found so far
-  python main.py calibrate --publish        without names of machines
+  python main.py calibrate --wait            20 rounds of each, then the table
+  python main.py calibrate --gpu h100        on a GPU of experiments.yaml
+  python main.py calibrate --rounds 40       go on to 40 rounds
+  python main.py calibrate --pairing interleaved
+  python main.py calibrate --table           what was found so far
+  python main.py calibrate --publish         without names of machines
 """
 
 
 def calibrate_parser() -> Parser:
-    from harness.plan import SLOWDOWNS
-
     parser = parser_of("calibrate", CALIBRATE_DESCRIPTION)
     parser.repeatable("--gpu", ONLY_GPU)
     parser.add_argument("--benchmark", nargs=1, type=name, default=["mnist"], metavar="NAME", help="default: mnist")
@@ -820,19 +819,11 @@ def calibrate_parser() -> Parser:
     add_narrowing_flags(parser.two_spellings, settings=False)
     rounds = whole_number("a table takes 4 rounds at the least, and 1000 at the most", least=4, most=1000)
     parser.add_argument("--rounds", type=rounds, metavar="N", help="default: 20; with --quick 4")
-    parser.add_argument(
-        "--slowdown",
-        action="append",
-        type=int,
-        choices=[round(100 * fraction) for fraction in SLOWDOWNS.values()],
-        help="plant only this one, in percent; repeatable: a round takes as much less (default: all)",
-    )
     add_job_flags(
         parser,
-        pairings=("auto", "together", "interleaved", "both", "separate"),
         help_of_pairing="together: processes of a framework one after the other; interleaved: two at once, which take "
-        "turns; both: each round in both ways, to compare them; separate: as together, in a job for each framework; "
-        "auto: interleaved on a CPU, else together (default: as in experiments.yaml)",
+        "turns; separate: as together, in a job for each framework; auto: interleaved on a CPU, else together "
+        "(default: as in experiments.yaml)",
     )
     parser.switch("--quick", "few short blocks, to see that it works")
     parser.add_argument("--data", choices=("real", "sample"), default="sample", help="default: sample")
@@ -853,7 +844,7 @@ def calibrate_parser() -> Parser:
 
 def calibrate_command(arguments: argparse.Namespace) -> int:
     from pipeline.calibrate import calibrate, print_table
-    from pipeline.report.calibrations import update_docs
+    from pipeline.report.calibration import update_docs
     from pipeline.report.publish import publish_calibrations
 
     for flag, beside in (("update_docs", ()), ("publish", ("results",)), ("table", ("results",))):
@@ -866,14 +857,8 @@ def calibrate_command(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.table:
         return print_table(read_results(arguments))
-    kind, arguments.pairing = arguments.pairing, None
-    return calibrate(
-        selection_of(arguments),
-        job_flags_of(arguments),
-        rounds=arguments.rounds,
-        kind=kind,
-        percents=arguments.slowdown,
-    )
+    pairing, arguments.pairing = arguments.pairing, None
+    return calibrate(selection_of(arguments), job_flags_of(arguments), rounds=arguments.rounds, pairing=pairing)
 
 
 def require_alone(parser: Parser, arguments: argparse.Namespace, flag: str, *beside: str) -> None:
@@ -920,7 +905,6 @@ def add_cell_flags(parser: Parser, *, gpu: str = ONLY_GPU, by_name: str = "train
 def add_job_flags(
     parser: Parser,
     *,
-    pairings: Sequence[str] = ("auto", "together", "interleaved", "separate"),
     help_of_pairing: str = "together: one job runs both frameworks of a cell in turn; interleaved: their processes "
     "take turns, block by block; separate: one job for each framework; auto: interleaved on a CPU, else together "
     "(default: as in experiments.yaml)",
@@ -941,11 +925,7 @@ def add_job_flags(
     parser.add_argument(
         "--verbose", action="store_true", help="with --dry-run: also print the line that would submit each job"
     )
-    parser.add_argument(
-        "--pairing",
-        choices=pairings,
-        help=help_of_pairing,
-    )
+    parser.add_argument("--pairing", choices=("auto", "together", "interleaved", "separate"), help=help_of_pairing)
     parser.add_argument(
         "--wait",
         action="store_true",

@@ -146,7 +146,6 @@ def _environment(measurement: Measurement, draw: random.Random) -> dict[str, obj
         "slurm": {"job_id": str(4000 + measurement.cell.use_case), "restart_count": 0, "partition": "gpu"},
         "pairing": {
             "kind": "together",
-            "position": 2 * measurement.replicate + (measurement.framework == "torch"),
             "pair": f"{4000 + measurement.cell.use_case}.0",
         },
         "cpu": {"model": "AMD EPYC 9454 48-Core Processor", "count": 96, "affinity": [0, 1, 2, 3]},

@@ -29,10 +29,8 @@ CPU = "cpu"
 BASES = ("unslowed_a", "unslowed_b")
 """The two unslowed conditions of a calibration. Which is called which is chance."""
 SLOWDOWNS: dict[str, float] = {
-    "slower_1_percent": 0.01,
     "slower_2_percent": 0.02,
     "slower_5_percent": 0.05,
-    "slower_10_percent": 0.10,
 }
 CONDITIONS: dict[str, float] = dict.fromkeys(BASES, 0.0) | SLOWDOWNS
 """What `main.py calibrate` plants in a step, by the names that files have: by how much each makes it slower."""

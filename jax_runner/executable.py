@@ -405,10 +405,6 @@ class Executable:
         """Loops of which XLA does not know how many rounds they have."""
         return sum(one.opcode == "while" and one.rounds is None for one in self.module.by_name.values())
 
-    @property
-    def opcodes(self) -> Counter[str]:
-        return Counter(one.opcode for one in self.module.by_name.values())
-
     def operations(self) -> Iterator[str]:
         """For harness.results.program_facts.digest_of: the program, then what is in graphs."""
         yield self.module.described_computation(self.module.entry)

@@ -18,10 +18,10 @@ from harness.plan import FRAMEWORKS, Framework, Frozen, Launch, MeasurementSetti
 from harness.results import parity, record, sequential
 from harness.results.flags import WORTHLESS, meanings
 from harness.results.quantities import COMPARED, QUANTITIES
-from harness.results.rules import NEWEST, RULES
+from harness.results.thresholds import NEWEST
 from harness.work import closeness
 from harness.work.declared import Formulation, Nothing, Run, UseCase, benchmark, benchmark_names, use_case
-from harness.work.registration import WITH_THRESHOLDS, thresholds_by_name
+from harness.work.registration import RULES, WITH_THRESHOLDS, thresholds_by_name
 from harness.work.tasks import Metric
 from pipeline.markdown import markdown_table
 
@@ -272,8 +272,7 @@ def parts() -> Iterator[str]:
         "Beside these, `comparison.csv` has for each mode: `settings`, four digits of the digest of settings, protocol "
         "and sizes; `data_id`, eight digits of the data's SHA-256; `lab_and_software`, which tells records of one "
         "device apart; whether the mode is the `fastest` and the `declared` one. In the lines of the fastest pair "
-        "stands its ratio, in those of the declared pair `declared_*`; `newest_*` is the ratio by newer rules than "
-        "those of its records."
+        "stands its ratio, in those of the declared pair `declared_*`."
     )
     yield quantities_table()
     yield "## Flags"
@@ -285,7 +284,7 @@ def parts() -> Iterator[str]:
         "(`replicates`; [how](protocol.md#looks-and-verdict)):"
     )
     yield looks_table()
-    yield "The rules by version; a record is judged by those that it was registered under:"
+    yield "The rules by version; a record is judged by the newest:"
     yield markdown_table(("version", "rules"), ((f"{number}", words) for number, words in RULES.items()))
     yield f"What version {NEWEST} registers, beside the declared pair and `exclude`:"
     yield thresholds_table()

@@ -21,8 +21,7 @@ from harness.results.quantities import number
 from harness.results.record import Record
 from pipeline.collector import without_collector
 from pipeline.report.answer import Answer, answer_of
-from pipeline.report.calibration import read_calibrations
-from pipeline.report.calibrations import calibrated_devices
+from pipeline.report.calibration import calibrated_devices, read_calibrations
 from pipeline.report.ceilings import read_all_ceilings
 from pipeline.report.compare import NAMES, Mode, Row, Setup, one_device, sections
 from pipeline.report.page import TEMPLATES, measured_sentence, page_html, template

@@ -207,7 +207,7 @@ def loaded_code(digests: Mapping[str, str]) -> dict[str, str]:
 def common_code(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Both digests of each module that both have imported: two processes ran the same code where these are equal. What
     only one has imported is its framework's own, or serves what the other did not do; or else a common one is changed,
-    as somebody must import it. Empty where nothing can be said: older records have digests of whole folders."""
+    as somebody must import it. Empty where nothing can be said."""
     return {name: (digest, other[name]) for name, digest in one.items() if name in other}
 
 

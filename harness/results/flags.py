@@ -71,7 +71,7 @@ def quality_flags(result: Result, environment: Mapping[str, Any], latency_calls:
             f"other processes kept {result.other_cpus:.1f} of this one's CPUs busy while it was timed"
         )
     turns, affinity = result.in_turns, (environment.get("cpu") or {}).get("affinity")
-    cpus = len(affinity) if isinstance(affinity, list) else 1
+    cpus = len(affinity or [0])
     if turns is not None and turns.busy_s > WAITING_CPUS_SHARE * cpus * turns.waited_s:
         flags["busy_while_waiting"] = (
             f"while it waited for its turns, this process kept {turns.busy_s / turns.waited_s / cpus:.1%} of its CPUs "

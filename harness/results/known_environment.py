@@ -33,7 +33,7 @@ class Framework(Known):
 
 class Cpu(Known):
     model: str | None = None
-    affinity: list[int] | str | None = None
+    affinity: list[int] | None = None
 
 
 class Git(Known):
@@ -57,7 +57,6 @@ class Lock(Known):
 
 class Pairing(Known):
     kind: str | None = None
-    position: Annotated[int, Field(ge=0, le=10**6)] | None = None
     pair: str | None = None
     partner: str | None = None
     turns: str | None = None

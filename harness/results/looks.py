@@ -144,6 +144,5 @@ def _goes_on(of_pair: Sequence[Mapping[int, Record]], gate: ParityGate) -> bool:
     passed = [pair for pair in pairs if gate.judge(*pair).state == "passed"]
     if not passed:
         return False
-    estimate = estimate_of(passed)
-    found = estimate.newest or estimate.registered
+    found = estimate_of(passed).ratio
     return found.verdict == "undecided" and found.doubt is None

@@ -64,7 +64,7 @@ def _at_look(record: Record, other: Record, results: Results, gate: ParityGate) 
             pairs.append((jax, torch))
     if not pairs:
         return {}
-    found = estimate_of(pairs).registered
+    found = estimate_of(pairs).ratio
     interval = {} if found.interval is None else {"ratio_low": found.interval.low, "ratio_high": found.interval.high}
     mode = other.measurement.variant.execution_mode
     of_look = {"ratio_pairs": found.replicates, "ratio_verdict": found.verdict, "ratio_partner": mode}

@@ -1,5 +1,5 @@
-"""The ratio of a pair of modes: from the records of its replicates to log ratios, flags, and an estimate by the rules
-that they were registered under. Pure; harness/results/sequential.py has the estimate by today's rules."""
+"""The ratio of a pair of modes: from the records of its replicates to log ratios, flags and an estimate. Pure;
+harness/results/sequential.py has the estimate from log ratios."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,6 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from harness.results.record import Blocks, Record
-from harness.results.rules import NEWEST, Older, older_estimate
 from harness.results.sequential import (
     FIRST_LOOK,
     LogRatio,
@@ -20,7 +19,6 @@ from harness.results.statistics import (
     NORMAL_INTERQUARTILE_RANGE,
     median,
     percentile,
-    relative_interquartile_range,
     throughput_samples_per_s,
 )
 
@@ -52,14 +50,7 @@ class Replicate(NamedTuple):
 
 
 class PairEstimate(NamedTuple):
-    registered: RatioEstimate
-    """By the rules that the records were registered under; by the newest where they do not agree."""
-    rules_version: int
-    """Of these rules."""
-    newest: RatioEstimate | None
-    """By the newest rules, where these are others."""
-    replicates: tuple[Replicate, ...]
-    """In the ratio."""
+    ratio: RatioEstimate
     left_out: str | None
     """How many are not, and why."""
     flags: Mapping[str, str]
@@ -200,19 +191,11 @@ def estimate_of(pairs: Sequence[RecordPair]) -> PairEstimate:
         found = [one for one in found if one.in_turns]
     logs = [one.log_ratio for one in found]
     at_most, is_extended = design_of(pairs)
-    newest = estimate_sequentially(logs, at_most, is_extended=is_extended)
+    ratio = estimate_sequentially(logs, at_most, is_extended=is_extended)
     if doubt := doubt_of(pairs):
-        newest = doubted(newest, doubt)
-    version = version_of(pairs)
-    registered = newest
-    if version != NEWEST:
-        spreads = [relative_interquartile_range(_blocks(one).block_times_s) for pair in pairs for one in pair]
-        registered = older_estimate(Older(version, [one.value for one in logs], max(spreads), doubt))
+        ratio = doubted(ratio, doubt)
     return PairEstimate(
-        registered=registered,
-        rules_version=version,
-        newest=newest if version != NEWEST else None,
-        replicates=tuple(found),
+        ratio=ratio,
         left_out=left_out,
         flags=flags_of(found) | _not_paired(pairs, found),
     )
@@ -224,12 +207,6 @@ def _not_paired(pairs: Sequence[RecordPair], found: Sequence[Replicate]) -> dict
     if found[0].in_turns or not any(turns):
         return {}
     return {"not_paired": "its two modes took turns with other modes, and not with each other"}
-
-
-def version_of(pairs: Sequence[RecordPair]) -> int:
-    """Of the rules that all of them were registered under; the newest where they do not agree, or are newer yet."""
-    found = {record.registration.rules_version if record.registration else NEWEST for pair in pairs for record in pair}
-    return min(found.pop(), NEWEST) if len(found) == 1 else NEWEST
 
 
 def design_of(pairs: Sequence[RecordPair]) -> tuple[int, bool]:

@@ -223,8 +223,8 @@ class TracedWindow(Measured):
     """In which nothing ran although it had."""
     unknown_gaps_s: float
     """In which nothing ran, and the tracer does not tell which call started what comes next."""
-    dropped: int
-    """Records that the tracer has lost."""
+    dropped: int = 0
+    """Of published records; no tracer reports what it loses."""
     kernels: list[KernelTime]
     """The longest first."""
 

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 from harness.results.statistics import (
     CONFIDENCE,
-    REPLICATES_FOR_AN_INTERVAL,
     ROUNDING,
     SAME_WITHIN,
     Interval,
@@ -60,7 +59,7 @@ class RatioEstimate(NamedTuple):
     freedom: int = 0
     """Degrees of freedom of its interval."""
     at_most: int = 0
-    """Pairs of the design; 0 where there is none, as up to the rules of version 2."""
+    """Pairs of the design; 0 where there is none, of fewer pairs than FIRST_LOOK."""
     is_extended: bool = False
     """The most pairs were raised after a look, so the interval is that of a confidence sequence."""
 
@@ -188,7 +187,7 @@ def _so_far(found: Sequence[LogRatio], at_most: int) -> RatioEstimate:
     values = [one.value for one in found]
     return RatioEstimate(
         value=math.exp(math.fsum(values) / len(values)),
-        interval=interval_of_log_ratios(values) if len(values) >= REPLICATES_FOR_AN_INTERVAL else None,
+        interval=interval_of_log_ratios(values),
         replicates=len(values),
         verdict="undecided",
         at_most=at_most,

@@ -205,10 +205,9 @@ def energy_per_epoch(result: Result) -> float | None:
     """Joules: mean power of the energy window's blocks, (gross energy) / (their time), times the time of an epoch's
     steps. The counter itself is not read around an epoch."""
     energy, time_s = result.energy, epoch_time_s(result.epochs)
-    busy_s = energy.busy_s or energy.window_s
-    return (
-        None if energy.gross_joules is None or not busy_s or time_s is None else energy.gross_joules / busy_s * time_s
-    )
+    if energy.gross_joules is None or not energy.busy_s or time_s is None:
+        return None
+    return energy.gross_joules / energy.busy_s * time_s
 
 
 def net_energy_per_sample(energy: Energy) -> float | None:

@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+NEWEST = 3
+"""Version of the rules: of the constants of this module and its neighbours (harness/work/registration.py)."""
+
 
 class Thresholds(NamedTuple):
     """What is still believed, as fractions. Those of a CPU are wider: its steps vary more and its tracers cost more,

@@ -35,8 +35,6 @@ class Timeline:
     """[events]: when the call that started it had returned; NaN where the tracer does not tell."""
     counts: NDArray[np.bool_]
     """[events]: false for the later parts of an operator that others interrupt."""
-    dropped: int = 0
-    """Records that the tracer says it has lost."""
 
 
 class Gaps(NamedTuple):
@@ -50,9 +48,7 @@ class Gaps(NamedTuple):
     """The tracer does not tell."""
 
 
-def timeline_of(
-    events: Sequence[tuple[str, float, float, float]], *, dropped: int = 0, counts: Sequence[bool] | None = None
-) -> Timeline:
+def timeline_of(events: Sequence[tuple[str, float, float, float]], *, counts: Sequence[bool] | None = None) -> Timeline:
     """
     Args:
         events: (name, start, end, when the launching call had returned or NaN), in seconds and in any order.
@@ -68,7 +64,6 @@ def timeline_of(
         end_s=np.maximum(times[:, 0], times[:, 1]),
         launched_s=times[:, 2],
         counts=np.ones(len(events), bool) if counts is None else np.array(counts, bool),
-        dropped=dropped,
     )
 
 
@@ -180,7 +175,6 @@ def window_of(timeline: Timeline, *, steps: int, contents: Mapping[str, KernelCl
         host_gaps_s=found.host_s,
         other_gaps_s=found.other_s,
         unknown_gaps_s=found.unknown_s,
-        dropped=timeline.dropped,
         kernels=sorted(kernels, key=lambda kernel: -kernel.busy_s),
     )
 

@@ -35,7 +35,8 @@ class About(Frozen):
     steps: Annotated[int, Field(ge=1)]
     events: Annotated[int, Field(ge=0)]
     """Of the window; kept are at most MOST_EVENTS."""
-    dropped: int
+    dropped: int = 0
+    """As in TracedWindow."""
     names: tuple[str, ...]
     contents: dict[str, KernelClass]
     """By name, the class of a kernel that a compiler has made and whose name does not tell."""
@@ -66,7 +67,6 @@ def write_timeline(
         on_device=on_device,
         steps=steps,
         events=len(timeline.start_s),
-        dropped=timeline.dropped,
         names=timeline.names,
         contents={name: kind for name, kind in contents.items() if name in timeline.names},
     )
@@ -113,7 +113,6 @@ def chrome_trace(kept: KeptTimeline, title: str) -> dict[str, Any]:
         "steps": about.steps,
         "events of the window": about.events,
         "events here": len(kept.timeline.start_s),
-        "records that the tracer lost": about.dropped,
     }
     return {"displayTimeUnit": "ms", "otherData": told, "traceEvents": events}
 
@@ -191,5 +190,4 @@ def _timeline(about: About, arrays: dict[str, NDArray[Any]]) -> Timeline:
         end_s=times["end_ns"],
         launched_s=np.where(arrays["launched_ns"] == UNKNOWN, np.nan, times["launched_ns"]),
         counts=arrays["counts"].astype(bool),
-        dropped=about.dropped,
     )

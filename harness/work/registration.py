@@ -13,15 +13,19 @@ from typing import Any
 
 from harness.plan import JobPlan, Registration, Variant
 from harness.results import flags, ratios, screening, sequential, statistics, thresholds
-from harness.results.rules import NEWEST, THRESHOLDS
+from harness.results.thresholds import NEWEST
 from harness.work.declared import use_case, use_case_names
 
 WITH_THRESHOLDS = (flags, ratios, screening, sequential, statistics, thresholds)
 """All of their constants count, by their names: numbers, and tuples, sets and dicts of numbers and words."""
+RULES: Mapping[int, str] = {
+    3: "looks at 4, 6, 8 and 12 pairs, with an interval that knows which process was started first",
+}
+"""By version. Only the newest judge; what was registered under others is not pre-registered."""
 
 
 def thresholds_by_name() -> dict[str, Any]:
-    """Of the newest rules, as JSON has them. A change of one is a new version (harness/results/rules.py)."""
+    """As JSON has them. A change of one is a new version: a new NEWEST, with its line in RULES."""
     return {
         name: _as_json(value)
         for module in WITH_THRESHOLDS
@@ -68,25 +72,22 @@ def registration(use_case_name: str, exclusions: Iterable[Mapping[str, Any]]) ->
         exclusions: of experiments.yaml, those that concern the cell; in any order.
     """
     of_exclusions = _digest(sorted(json.dumps(one, sort_keys=True) for one in exclusions))
-    return Registration(
-        checksum=checksum(NEWEST, use_case_name, of_exclusions), exclusions=of_exclusions, rules_version=NEWEST
-    )
+    return Registration(checksum=checksum(use_case_name, of_exclusions), exclusions=of_exclusions, rules_version=NEWEST)
 
 
 @cache
-def checksum(rules_version: int, use_case_name: str, exclusions: str) -> str:
-    """By the thresholds of that version and today's declaration.
+def checksum(use_case_name: str, exclusions: str) -> str:
+    """By today's thresholds and declaration.
 
     Args:
         exclusions: `Registration.exclusions`.
     """
-    of_version = THRESHOLDS.get(rules_version) or thresholds_by_name()
-    return _digest([of_version, headline_of(use_case_name), exclusions])
+    return _digest([thresholds_by_name(), headline_of(use_case_name), exclusions])
 
 
 def is_as_registered(found: Registration, use_case_name: str) -> bool:
-    """Whether the thresholds of its version and the headline pair are those of then."""
-    return found.checksum == checksum(found.rules_version, use_case_name, found.exclusions)
+    """Whether the thresholds and the headline pair are those of then."""
+    return found.checksum == checksum(use_case_name, found.exclusions)
 
 
 def _digest(content: Any) -> str:

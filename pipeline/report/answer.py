@@ -27,7 +27,6 @@ from pipeline.report.wording import (
     chance_mark,
     declared_text,
     end_of_axis,
-    newest_text,
     on_devices,
     pairs,
     pays_after,
@@ -102,7 +101,7 @@ def answer_of(section: Section, row: Row, alone: OneDevice = NO_OTHERS) -> Answe
     said = zip(FRAMEWORKS, speeds, strict=True)
     cold = [_ready(mode) if mode else "" for mode in best]
     in_turns = " in turns" if all(mode and _took_turns(mode.records[-1]) for mode in best) else ""
-    more = declared_text(row), _scaling(setup, row, best, alone), pays_after(row), newest_text(row)
+    more = declared_text(row), _scaling(setup, row, best, alone), pays_after(row)
     return Answer(
         setup=setup,
         work=_work(setup, row.variant.model),

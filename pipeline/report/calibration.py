@@ -1,9 +1,10 @@
-"""What calibrations say: how often the verdict on a known slowdown is right. From records to shares; pure.
+"""What calibrations say: how often the verdict on a known slowdown is right. From records to shares, then to the tables
+of `main.py calibrate` and docs/studies/calibration.md and to the report's sentences about each of its devices.
 
 In every round (a replicate of the plan) one fresh process measured each condition. A trial takes the rounds in an order
-of its own and, of each, one of the two unslowed processes as the base, both by chance; it judges the base against
-another condition as a report judges JAX against PyTorch, paired by round. Where processes took turns, two by two, a
-round has a ratio for each condition, with a base of its own.
+of its own and, of each, one of the two unslowed processes as the base, both by chance; it judges the base in the place
+of JAX against another condition in that of PyTorch, as a report does, paired by round. Where processes took turns, two
+by two, a round has a ratio for each condition, with a base of its own.
 """
 
 import math
@@ -15,18 +16,26 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from harness.errors import RecordError
 from harness.packs import record_paths
-from harness.plan import BASES, CONDITIONS_IN_TURNS, PAIRS_IN_TURNS, SLOWDOWNS, Framework, Measurement
+from harness.paths import PUBLISHED, REPOSITORY, Results
+from harness.plan import BASES, CONDITIONS_IN_TURNS, FRAMEWORKS, PAIRS_IN_TURNS, SLOWDOWNS, Framework, Measurement
 from harness.results.ratios import replicate_of, took_turns
 from harness.results.record import Record, active_s
-from harness.results.rules import FLAGS_UP_TO_2, NEWEST, Older, older_estimate
-from harness.results.sequential import LogRatio, RatioEstimate, Verdict, estimate_sequentially, looks_of
-from harness.results.statistics import median, percentile, relative_interquartile_range
-from pipeline.report.compare import device_of
+from harness.results.sequential import LogRatio, Verdict, estimate_sequentially, looks_of
+from harness.results.statistics import median, percentile
+from harness.results.thresholds import NEWEST
+from pipeline.markdown import GeneratedPart, markdown_table
+from pipeline.report.compare import NAMES, device_of
+from pipeline.report.conditions import uses_gpu
 from pipeline.report.reading import read_records
 
-OLDER_REPLICATES = 3
-"""What was measured for a verdict by the older rules."""
+COMMAND = "python main.py calibrate"
+PUBLISHED_CALIBRATIONS = Results(root=PUBLISHED).calibration
+DOCS = REPOSITORY / "docs" / "studies" / "calibration.md"
+PART_OF_DOCS = GeneratedPart(
+    begin="<!-- calibration: written by `python main.py calibrate --update-docs` -->", end="<!-- end of calibration -->"
+)
 MOST_PAIRS = 12
 TRIALS = 1000
 PERFECT_CALIBRATIONS, PERFECT_TRIALS = 200, 100
@@ -40,29 +49,13 @@ A_A = "A/A"
 Answer = Literal["right", "wrong", "undecided"]
 ANSWERS: tuple[Answer, ...] = ("right", "wrong", "undecided")
 
-
-class Sample(NamedTuple):
-    """One pair of processes of a round: a base and what is judged against it."""
-
-    log_ratio: float
-    """Of the base's throughput over the other one's."""
-    base_first: bool
-    spread: float
-    """Interquartile range of block times over their median, the larger of the two."""
-
-    @property
-    def swapped(self) -> "Sample":
-        return Sample(-self.log_ratio, not self.base_first, self.spread)
-
-
-Round = Mapping[str, tuple[Sample, Sample]]
+Round = Mapping[str, tuple[LogRatio, LogRatio]]
 """By A_A and the keys of SLOWDOWNS: with the one unslowed process as the base, and with the other."""
 
 
 class Row(NamedTuple):
-    """How often the verdict was right, over the trials of one condition by the rules of one version."""
+    """How often the verdict was right, over the trials of one condition."""
 
-    rules: int
     condition: str
     """A_A, or a key of SLOWDOWNS."""
     shares: dict[Answer, float]
@@ -74,17 +67,6 @@ class Row(NamedTuple):
     @property
     def true_ratio(self) -> float:
         return 1 + SLOWDOWNS.get(self.condition, 0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trust:
-    """By the newest rules: how often a verdict was false where both sides were alike, and how often a slowdown was
-    found. Shares of the trials."""
-
-    at_most: int
-    false_in_aa: float
-    found: Mapping[str, float]
-    """By the key of SLOWDOWNS, of those that were planted."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +107,7 @@ class Calibration:
     def flags(self) -> str:
         """`short_blocks in 42 of 43 processes, throttled in 14`: those that bear on the throughput."""
         told = (flag for record in self.records for flag in record.flags)
-        counts = Counter(flag for flag in told if flag not in FLAGS_OF_OTHER_NUMBERS | FLAGS_UP_TO_2)
+        counts = Counter(flag for flag in told if flag not in FLAGS_OF_OTHER_NUMBERS)
         ordered = sorted(counts.items(), key=lambda flag: (-flag[1], flag[0]))
         words = [f"{flag} in {count}" for flag, count in ordered]
         return ", ".join([f"{words[0]} of {len(self.records)} processes", *words[1:]]) if words else ""
@@ -156,47 +138,35 @@ class Calibration:
     def rounds(self) -> int:
         return len(self.complete)
 
-    @property
-    def spread(self) -> float | None:
-        return spread(self.complete) if self.complete else None
-
     @cached_property
-    def trust(self) -> Trust | None:
-        """None under FEWEST_ROUNDS complete rounds."""
-        if self.rounds < FEWEST_ROUNDS:
-            return None
-        shares = {one: _row(self.complete, NEWEST, one).shares for one in (A_A, *SLOWDOWNS) if one in self.complete[0]}
-        alike = shares.pop(A_A)
-        found = {condition: of["right"] for condition, of in shares.items()}
-        return Trust(at_most=most_pairs(self.rounds), false_in_aa=alike["wrong"], found=found)
+    def rows(self) -> dict[str, Row]:
+        return rows_of(self.complete)
 
 
-def _sample(base: Record, other: Record) -> Sample:
-    found = replicate_of(base, other).log_ratio
-    spreads = [
-        relative_interquartile_range(one.result.blocks.block_times_s)
-        for one in (base, other)
-        if one.result and one.result.blocks
-    ]
-    return Sample(found.value, found.jax_first, max(spreads))
+def _log_ratio(base: Record, other: Record) -> LogRatio:
+    return replicate_of(base, other).log_ratio
+
+
+def swapped(one: LogRatio) -> LogRatio:
+    return one._replace(value=-one.value, jax_first=not one.jax_first)
 
 
 def _round_in_turns(found: Mapping[str, Record]) -> Round:
-    samples: dict[str, tuple[Sample, Sample]] = {}
+    pairs: dict[str, tuple[LogRatio, LogRatio]] = {}
     for name, (base, other) in PAIRS_IN_TURNS.items():
         if {base, other} <= found.keys() and took_turns(found[base], found[other]):
-            one = _sample(found[base], found[other])
-            samples |= {name: (one, one)} if name in SLOWDOWNS else {A_A: (one, one.swapped)}
-    return samples
+            one = _log_ratio(found[base], found[other])
+            pairs |= {name: (one, one)} if name in SLOWDOWNS else {A_A: (one, swapped(one))}
+    return pairs
 
 
 def _round_one_by_one(found: Mapping[str, Record]) -> Round:
     if not set(BASES) <= found.keys():
         return {}
-    alike = _sample(*(found[base] for base in BASES))
     first, second = (found[base] for base in BASES)
-    return {A_A: (alike, alike.swapped)} | {
-        name: (_sample(first, found[name]), _sample(second, found[name])) for name in SLOWDOWNS if name in found
+    alike = _log_ratio(first, second)
+    return {A_A: (alike, swapped(alike))} | {
+        name: (_log_ratio(first, found[name]), _log_ratio(second, found[name])) for name in SLOWDOWNS if name in found
     }
 
 
@@ -247,20 +217,18 @@ def most_pairs(rounds: int) -> int:
     return max(looks_of(min(rounds, MOST_PAIRS)), default=0)
 
 
-def rows_of(rounds: Sequence[Round]) -> list[Row]:
-    """By the rules of each version: A/A, then each planted slowdown. Empty under FEWEST_ROUNDS."""
-    versions = range(1, NEWEST + 1) if len(rounds) >= FEWEST_ROUNDS else ()
-    conditions = [name for name in (A_A, *SLOWDOWNS) if all(name in one for one in rounds)]
-    return [_row(rounds, version, condition) for version in versions for condition in conditions]
+def rows_of(rounds: Sequence[Round]) -> dict[str, Row]:
+    """By condition: A/A, then each planted slowdown. Empty under FEWEST_ROUNDS."""
+    conditions = (A_A, *SLOWDOWNS) if len(rounds) >= FEWEST_ROUNDS else ()
+    return {name: _row(rounds, name) for name in conditions if all(name in one for one in rounds)}
 
 
-def _row(rounds: Sequence[Round], rules: int, condition: str) -> Row:
+def _row(rounds: Sequence[Round], condition: str, count: int = TRIALS) -> Row:
     planted = SLOWDOWNS.get(condition, 0.0)
-    of_condition = [one[condition] for one in rounds]
-    estimates = [judged(samples_of(of_condition, chosen), rules) for chosen in trials(len(rounds))]
+    of_condition, at_most = [one[condition] for one in rounds], most_pairs(len(rounds))
+    estimates = [estimate_sequentially(pairs_of(of_condition, one), at_most) for one in trials(len(rounds), count)]
     answers = Counter(judge(planted, estimate.verdict) for estimate in estimates)
     return Row(
-        rules=rules,
         condition=condition,
         shares={answer: answers[answer] / len(estimates) for answer in ANSWERS},
         ratio=median([estimate.value for estimate in estimates]),
@@ -268,26 +236,18 @@ def _row(rounds: Sequence[Round], rules: int, condition: str) -> Row:
     )
 
 
-def samples_of(rounds: Sequence[tuple[Sample, Sample]], chosen: Sequence[tuple[int, bool]]) -> list[Sample]:
+def pairs_of(rounds: Sequence[tuple[LogRatio, LogRatio]], trial: Sequence[tuple[int, bool]]) -> list[LogRatio]:
     """Of a trial. Where swapping the two processes swaps which was first, both orders take turns, as replicates do."""
     found = []
-    for place, (number, swapped) in enumerate(chosen):
+    for place, (number, takes_second) in enumerate(trial):
         one, other = rounds[number]
-        if one.base_first != other.base_first:
-            wants_first = (place % 2 == 0) == chosen[0][1]
-            found.append(one if one.base_first == wants_first else other)
+        if one.jax_first != other.jax_first:
+            wants_first = (place % 2 == 0) == trial[0][1]
+            chosen = one if one.jax_first == wants_first else other
         else:
-            found.append(other if swapped else one)
+            chosen = other if takes_second else one
+        found.append(chosen._replace(replicate=place))
     return found
-
-
-def judged(samples: Sequence[Sample], rules: int) -> RatioEstimate:
-    """As a report does, by the rules of that version."""
-    if rules == NEWEST:
-        found = [LogRatio(number, one.log_ratio, one.base_first) for number, one in enumerate(samples)]
-        return estimate_sequentially(found, most_pairs(len(samples)))
-    first = samples[:OLDER_REPLICATES]
-    return older_estimate(Older(rules, [one.log_ratio for one in first], max(one.spread for one in first), None))
 
 
 def trials(rounds: int, count: int = TRIALS) -> Iterator[list[tuple[int, bool]]]:
@@ -307,18 +267,134 @@ def perfect(rounds: int) -> tuple[float, float]:
     calibrations whose log ratios are normal, with true ratio 1. Trials share rounds, so few rounds say little."""
     draw, found = random.Random(SEED_OF_TRIALS), []
     for _ in range(PERFECT_CALIBRATIONS):
-        alike = [Sample(draw.gauss(0, 1), True, 0.0) for _ in range(rounds)]
-        both = [(one, one.swapped) for one in alike]
-        verdicts = [judged(samples_of(both, chosen), NEWEST) for chosen in trials(rounds, PERFECT_TRIALS)]
-        found.append(sum(one.names_a_side for one in verdicts) / PERFECT_TRIALS)
+        alike = [LogRatio(0, draw.gauss(0, 1), True) for _ in range(rounds)]
+        row = _row([{A_A: (one, swapped(one))} for one in alike], A_A, PERFECT_TRIALS)
+        found.append(row.shares["wrong"])
     return percentile(found, 0.025), percentile(found, 0.975)
 
 
 def spread(rounds: Sequence[Round]) -> float:
     """Of the ratio of two unslowed processes of a round: root mean square of log(A / A'), as its true mean is 0."""
-    return math.sqrt(math.fsum(one[A_A][0].log_ratio ** 2 for one in rounds) / len(rounds))
+    return math.sqrt(math.fsum(one[A_A][0].value ** 2 for one in rounds) / len(rounds))
 
 
 def in_percent(condition: str) -> str:
     """`+2 %`."""
     return f"+{SLOWDOWNS[condition] * 100:.0f} %"
+
+
+# Tables.
+
+
+def describe(calibrations: Iterable[Calibration]) -> str:
+    """Markdown: of each, what was measured where in one paragraph on one line, and a table."""
+    return "\n\n".join(map(_describe, calibrations))
+
+
+def _describe(one: Calibration) -> str:
+    headline = f"**{one.framework}**, {one.what}{', interleaved' if one.is_interleaved else ''}"
+    if not one.rounds:
+        return f"{headline}: no complete round yet."
+    environment = one.records[0].environment
+    cpu = environment.get("cpu") or {}
+    of_cpus = f"{len(cpu.get('affinity') or [])} CPUs ({cpu.get('model') or 'of unknown model'})"
+    device = one.device if uses_gpu(environment) else of_cpus
+    version = (environment.get("framework") or {}).get("version")
+    loads = [load for record in one.records for load in (record.environment.get("load_average") or [])[:1]]
+    load = f"load average {min(loads):.1f} to {max(loads):.1f}" if loads else "load average not recorded"
+    facts = [
+        f"{headline}, on {device}, with {one.framework} {version} and Python {environment.get('python')}.",
+        f"{one.rounds} rounds from {one.day}; {load}.",
+        f"Two unslowed processes of a round differ by {spread(one.complete) * 100:.2f} % (root mean square).",
+    ]
+    if one.flags:
+        facts.append(f"Flags: {one.flags}.")
+    if one.quick:
+        facts.append("A quick run: not a result to quote.")
+    if not one.rows:
+        return " ".join([*facts, f"The table needs {FEWEST_ROUNDS} complete rounds."])
+    low, high = perfect(one.rounds)
+    facts.append(
+        f"Rules {NEWEST}, of at most {most_pairs(one.rounds)} pairs: from {one.rounds} rounds, a perfect instrument "
+        f"shows {percent(low)} to {percent(high)} wrong in A/A."
+    )
+    return " ".join(facts) + "\n\n" + table(one.rows.values(), one.pair_minutes)
+
+
+def table(rows: Iterable[Row], pair_minutes: float) -> str:
+    header = ("planted", *ANSWERS, "median ratio", "its error", "pairs", "minutes")
+    return markdown_table(header, (_cells(row, pair_minutes) for row in rows))
+
+
+def _cells(row: Row, pair_minutes: float) -> list[str]:
+    planted = in_percent(row.condition) if row.condition in SLOWDOWNS else row.condition
+    shares = [percent(row.shares[answer]) for answer in ANSWERS]
+    ratio = [f"{row.ratio:.4f}", f"{(row.ratio / row.true_ratio - 1) * 100:+.2f} %"]
+    return [planted, *shares, *ratio, f"{row.pairs:.1f}", f"{row.pairs * pair_minutes:.1f}"]
+
+
+def update_docs(docs: Path = DOCS, folder: Path = PUBLISHED_CALIBRATIONS) -> None:
+    """Write the tables of all published calibrations between the markers.
+
+    Raises:
+        RecordError: a published file is no record.
+        ProjectError: the markers are missing.
+    """
+    PART_OF_DOCS.write(docs, published_text(folder))
+
+
+def published_text(folder: Path = PUBLISHED_CALIBRATIONS) -> str:
+    """What stands between the markers. Raises RecordError as update_docs does."""
+    published, refused = read_calibrations([folder])
+    if refused:
+        raise RecordError(refused[0])
+    return describe(published)
+
+
+# The devices of a report: can its verdicts be trusted there?
+
+CalibratedDevices = Mapping[str, Sequence[Calibration]]
+"""By the device's name; empty where there is no calibration."""
+
+
+def calibrated_devices(calibrations: Sequence[Calibration], devices: Iterable[str]) -> CalibratedDevices:
+    """Of each device what was calibrated on it, JAX before PyTorch, the newest first."""
+    newest_first = sorted(reversed(calibrations), key=lambda one: FRAMEWORKS.index(one.framework))
+    return {device: [one for one in newest_first if one.device == device] for device in sorted(set(devices))}
+
+
+def trust_sentences(found: Sequence[Calibration]) -> list[str]:
+    """Of the calibrations of one device: how far its verdicts can be trusted; of each pairing the newest of each
+    framework. A sentence with the command where there are none."""
+    lines = []
+    for is_interleaved in (True, False):
+        newest = {
+            one.framework: one for one in reversed(found) if one.is_interleaved == is_interleaved and not one.quick
+        }
+        both = [newest[name] for name in FRAMEWORKS if name in newest and newest[name].rows]
+        if not both:
+            continue
+        false = _each([(one.framework, one.rows[A_A].shares["wrong"]) for one in both])
+        parts = [f"of two equal programs, a side was named in {false} of trials"]
+        for slowdown in SLOWDOWNS:
+            shares = [(one.framework, one.rows[slowdown].shares["right"]) for one in both if slowdown in one.rows]
+            if shares:
+                parts.append(f"a true difference of {in_percent(slowdown)[1:]} was found in {_each(shares)}")
+        most = max(most_pairs(one.rounds) for one in both)
+        how = "in turns" if is_interleaved else "one after the other"
+        made = " and ".join(dict.fromkeys(f"{one.rounds} rounds from {one.day}" for one in both))
+        flags = "".join(f" Flags of {NAMES[one.framework]} then: {one.flags}." for one in both if one.flags)
+        lines.append(f"Measured on this device, {how}, {made}, within {most} pairs: {'; '.join(parts)}.{flags}")
+    return lines or [f"Not calibrated on this device: `{COMMAND}` measures how often its verdicts are right."]
+
+
+def _each(shares: Sequence[tuple[Framework, float]]) -> str:
+    """`1.0 % (JAX) and 3.2 % (PyTorch)`, or `100 % (both)`"""
+    words = {percent(share) for _, share in shares}
+    if len(shares) == len(FRAMEWORKS) and len(words) == 1:
+        return f"{words.pop()} (both)"
+    return " and ".join(f"{percent(share)} ({NAMES[name]})" for name, share in shares)
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.1f} %"

@@ -26,8 +26,7 @@ from pipeline.report.baseline import (
     before_and_after,
     changes_of,
 )
-from pipeline.report.calibration import read_calibrations
-from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
+from pipeline.report.calibration import PUBLISHED_CALIBRATIONS, calibrated_devices, read_calibrations
 from pipeline.report.ceilings import read_all_ceilings
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
 from pipeline.report.csv_files import csv_text, phases_csv_text

@@ -22,7 +22,6 @@ from harness.results.predictions import agreement_in_words
 from harness.results.quantities import COMPARED, THROUGHPUT, summary_numbers
 from harness.results.ratios import estimate_of
 from harness.results.record import SETTLED, Evaluation, Record
-from harness.results.rules import FLAGS_UP_TO_2, NEWEST
 from harness.results.screening import chosen_mode, program_of
 from harness.results.sequential import RatioEstimate, Verdict, geometric_mean_of_ratios, verdict_of
 from harness.results.statistics import (
@@ -35,6 +34,7 @@ from harness.results.statistics import (
     paired_ratio,
     throughput_samples_per_s,
 )
+from harness.results.thresholds import NEWEST
 from harness.work.declared import operations_of
 from harness.work.registration import headline_of, is_as_registered
 from pipeline.report.conditions import Condition, conditions, conditions_of_one_framework, side, uses_gpu
@@ -168,11 +168,7 @@ class Comparison:
     """How many of them are not in the ratio, and why."""
     judgement: Judgement
     estimate: RatioEstimate | None
-    """By the rules that its records were registered under. None where the gate has not passed the pair, or no replicate
-    is common to both."""
-    rules_version: int
-    newest: RatioEstimate | None
-    """By the newest rules, where these are others."""
+    """None where the gate has not passed the pair, or no replicate is common to both."""
     flags: Mapping[str, str]
     """Of the ratio: what would make it surer."""
     of_quantities: Mapping[str, PairedRatio]
@@ -536,6 +532,8 @@ def _why_exploratory(records: Sequence[Record]) -> str | None:
     if len(found) > 1:
         return "thresholds, headline pair or exclusions were changed between its records"
     registered = records[0].registration
+    if registered and registered.rules_version != NEWEST:
+        return f"its records were registered under rules {registered.rules_version}, and are judged by rules {NEWEST}"
     if registered and not is_as_registered(registered, records[0].measurement.cell.use_case_name):
         return "thresholds or headline pair were changed since its records were made"
     return None
@@ -706,8 +704,7 @@ def _mode(
             values[name].append(value)
         # Today's rules over yesterday's samples; what only the job could see was recorded.
         protocol = record.measurement.protocol
-        recorded = {name: text for name, text in record.flags.items() if name not in FLAGS_UP_TO_2}
-        flags = recorded | quality_flags(record.result, record.environment, protocol.latency_calls) | flags
+        flags = record.flags | quality_flags(record.result, record.environment, protocol.latency_calls) | flags
     flags = _without_those_of_quick_runs(flags | _flags_of_all(records), records)
     return Mode(
         framework=framework,
@@ -768,9 +765,7 @@ def _comparison(pair: Sequence[Mode | None], judge: Judge) -> Comparison | None:
         replicates=len(common),
         left_out=left_out,
         judgement=judgement,
-        estimate=estimate.registered if estimate else None,
-        rules_version=estimate.rules_version if estimate else NEWEST,
-        newest=estimate.newest if estimate else None,
+        estimate=estimate.ratio if estimate else None,
         flags=_without_those_of_quick_runs(estimate.flags, jax.records) if estimate else {},
         of_quantities=ratios_of(jax, torch, passed),
         conditions=conditions(pairs),

@@ -197,7 +197,7 @@ def _versions(environment: Environment) -> dict[str, str] | None:
 
 
 def _lock(one: Environment, other: Environment) -> str | None:
-    """What was installed, as a whole. Older records do not say; of two without a lock the libraries are compared."""
+    """What was installed, as a whole. Of two without a lock the libraries are compared."""
 
     def of(environment: Environment) -> str | None:
         if "lock" not in environment:
@@ -260,17 +260,10 @@ def _slurm_job(jax: Environment, torch: Environment) -> str | None:
 
 
 def _code(one: Environment, other: Environment) -> str | None:
-    """By the contents of what both have loaded, whatever the commit. Records from before have the commit only, or the
-    contents of whole folders."""
-
-    def commit_of(environment: Environment) -> str | None:
-        git = environment.get("git") or {}
-        commit = git.get("commit")
-        return None if commit is None else f"{commit[:10]}{'' if git.get('clean') else ' with changes'}"
-
+    """By the contents of what both have loaded, whatever the commit."""
     common = common_code(one.get("code") or {}, other.get("code") or {})
     if not common:
-        return _values(commit_of(one), commit_of(other))
+        return None
     changed = [f"{name} {ours} / {theirs}" for name, (ours, theirs) in common.items() if ours != theirs]
     more = [f"and {len(changed) - MOST_MODULES} more"] if len(changed) > MOST_MODULES else []
     return ", ".join([*changed[:MOST_MODULES], *more])
@@ -288,7 +281,7 @@ def _code_of_harness(jax: Environment, torch: Environment) -> str | None:
 
 def _pairing(jax: Environment, torch: Environment) -> str | None:
     """Equal is only: two processes that took turns with each other, or neighbours in one run of a pair, in one
-    allocation or on one machine. Older records say nothing about it, or not in which run."""
+    allocation or on one machine."""
     ours, theirs = ((environment.get("pairing") or {}) for environment in (jax, torch))
     kinds = ours.get("kind"), theirs.get("kind")
     if None in kinds:
@@ -297,18 +290,11 @@ def _pairing(jax: Environment, torch: Environment) -> str | None:
         return EQUAL if ours["turns"] == theirs["turns"] else "interleaved, but not with each other"
     if set(kinds) != {"together"}:
         return str(kinds[0]) if kinds[0] == kinds[1] else f"{kinds[0]} / {kinds[1]}"
-    runs = ours.get("pair"), theirs.get("pair")
-    if None in runs:
-        return None
-    if runs[0] != runs[1]:
-        return f"run {runs[0]} / run {runs[1]}"
-    places = [one["position"] for one in (ours, theirs) if one.get("position") is not None]  # in older records only
-    are_neighbours = len(places) < 2 or abs(places[0] - places[1]) == 1
-    return EQUAL if are_neighbours else f"position {places[0]} / position {places[1]}"
+    return _values(*(None if run is None else f"run {run}" for run in (ours.get("pair"), theirs.get("pair"))))
 
 
 def _parameters(one: Environment, other: Environment) -> str | None:
-    """As each side has counted them. Older records have no count."""
+    """As each side has counted them."""
     counts = one.get(PARAMETERS), other.get(PARAMETERS)
     if counts == (None, None):
         return NOT_RELEVANT
@@ -342,10 +328,8 @@ CONDITIONS_OF_ONE_FRAMEWORK: dict[str, Compare] = {
 }
 
 
-def cpu_list(affinity: Sequence[int] | str) -> str:
-    """`0-3,8`, as Linux writes it; a text is one already."""
-    if isinstance(affinity, str):
-        return affinity
+def cpu_list(affinity: Sequence[int]) -> str:
+    """`0-3,8`, as Linux writes it."""
     ranges: list[list[int]] = []
     for number in sorted(affinity):
         if ranges and number == ranges[-1][1] + 1:

@@ -8,6 +8,7 @@ from typing import Any
 from harness.results import quantities
 from harness.results.sequential import RatioEstimate
 from harness.results.statistics import PairedRatio
+from harness.results.thresholds import NEWEST
 from pipeline.report.compare import Comparison, Mode, OneDevice, Row, Section, Setup, one_device, scaling
 from pipeline.report.phases import STATISTICS, all_times
 from pipeline.report.why import terms_of, why_of
@@ -148,11 +149,10 @@ def _of_ratio(row: Row, comparison: Comparison | None) -> Cells:
     of_quantities: Mapping[str, PairedRatio] = comparison.of_quantities if comparison else {}
     found: Cells = {
         "ratio_flags": comparison and " ".join(sorted(comparison.flags)),
-        "rules": comparison and comparison.rules_version,
+        "rules": comparison and NEWEST,
         "pairs_at_most": (estimate and estimate.at_most) or None,
         "p": estimate and estimate.p,
         "q": row.q if comparison else None,
-        **_ratio("newest_", comparison.newest if comparison else None),
     }
     for quantity in quantities.COMPARED:
         ratio = of_quantities.get(quantity.name)

@@ -15,7 +15,7 @@ from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.record import Record
 from pipeline.report import wording
 from pipeline.report.answer import Answer, Group, groups_of, place_on_axis
-from pipeline.report.calibrations import CalibratedDevices, trust_sentences
+from pipeline.report.calibration import CalibratedDevices, trust_sentences
 from pipeline.report.ceilings import DeviceCeilings
 from pipeline.report.charts import PAGE, Chart, specification
 from pipeline.report.compare import NAMES, OneDevice, Section, Setup
@@ -166,7 +166,7 @@ def measured_sentence(records: Sequence[Record]) -> str:
 def _how_sure(group: Group, calibrated: CalibratedDevices) -> list[str]:
     registered = dict.fromkeys(wording.registered_text(section) for section in group.sections)
     found = [*trust_sentences(calibrated.get(group.device, ())), wording.chance_sentence(group.sections)]
-    return [*filter(None, [*found, wording.rules_sentence(group.sections)]), *registered]
+    return [*filter(None, found), *registered]
 
 
 def _place(index: int, section: Section, alone: OneDevice, traces: Mapping[str, str]) -> Place:

@@ -13,7 +13,6 @@ from pipeline.report.drawing import svg_of
 from pipeline.report.environments import versions_and_days
 from pipeline.report.figures import PUBLISHED_WIDTH, published_chart
 from pipeline.report.table import markdown
-from pipeline.report.wording import rules_sentence
 
 PART_OF_README = GeneratedPart(begin="<!-- results:begin -->", end="<!-- results:end -->")
 COMMAND = "python main.py report --update-readme"
@@ -43,8 +42,7 @@ def published_part(compared: Sequence[Section], records: Sequence[Record], folde
         table = answers_table("results", group.headline, group.answers)
         about = " ".join(filter(None, [group.about, _made_of(own)]))
         parts += [f"**{group.headline}.** {about}", markdown(table)]
-    parts.append(rules_sentence(shown))
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(parts)
 
 
 PICTURES = {"overview.svg": PRINT, "overview-dark.svg": DARK}

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 from harness.plan import Framework
 from harness.results.record import Record
 from pipeline.report.answer import Answer, groups_of
-from pipeline.report.calibrations import CalibratedDevices, trust_sentences
+from pipeline.report.calibration import CalibratedDevices, trust_sentences
 from pipeline.report.compare import OneDevice, Section, headline
 from pipeline.report.devices_axis import devices_table
 from pipeline.report.left_out import left_out_lines
 from pipeline.report.scaling_axis import scaling_over_devices
 from pipeline.report.table import Table, terminal_table
 from pipeline.report.tables import modes_table, scaling_table, sides_table, wins_table
-from pipeline.report.wording import chance_sentence, failure_lines, rules_sentence
+from pipeline.report.wording import chance_sentence, failure_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,7 +48,7 @@ def print_answers(
         for answer in group.answers:
             console.print()
             _print_answer(answer, console)
-        sure = [chance_sentence(group.sections), rules_sentence(group.sections)]
+        sure = [chance_sentence(group.sections)]
         if calibrated is not None:
             sure += trust_sentences(calibrated.get(group.device, ()))
         if any(sure):

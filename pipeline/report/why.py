@@ -164,8 +164,6 @@ class Terms:
             found.append(f"a step took {traced_s / self.step_s:.0%} of its time under the tracer, and so its operators")
         if self.on_device and not self._same_kernels():
             found.append("not every step runs the same kernels")
-        if dropped := sum(window.dropped for window in self.explanation.windows):
-            found.append(f"the tracer lost {dropped} records")
         others = self.explanation.other_cpus
         if others is not None and others > OTHER_CPUS:
             found.append(f"other processes kept {others:.1f} CPUs busy while it was explained")

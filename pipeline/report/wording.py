@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from harness.plan import FRAMEWORKS, Cell, Framework
 from harness.results.quantities import BY_NAME, absences, number
 from harness.results.record import Record
-from harness.results.rules import NEWEST, RULES
 from harness.results.sequential import FIRST_LOOK, RatioEstimate
 from harness.results.statistics import CONFIDENCE, SAME_WITHIN, Interval, PairedRatio, holm
 from harness.work.tasks import Metric
@@ -69,7 +68,7 @@ def bracket(interval: Interval | None) -> str:
 
 
 def pairs(estimate: RatioEstimate) -> str:
-    """`4 of at most 12 pairs`, or `12 pairs` of a design that is at its end, or `3 replicates` of older rules."""
+    """`4 of at most 12 pairs`, or `12 pairs` of a design that is at its end, or `3 replicates` of none."""
     count = estimate.replicates
     if not estimate.at_most:
         return f"{count} replicate{'' if count == 1 else 's'}"
@@ -85,8 +84,7 @@ def verdict(estimate: RatioEstimate) -> str:
     if estimate.verdict != "undecided":
         return f"{estimate.verdict}: after {pairs(estimate)}"
     if estimate.p is None:
-        first = f", no verdict before {FIRST_LOOK}" if estimate.at_most or estimate.replicates < FIRST_LOOK else ""
-        return f"so far: {pairs(estimate)}{first}"
+        return f"so far: {pairs(estimate)}, no verdict before {FIRST_LOOK}"
     return f"not decided after {pairs(estimate)}: {between(estimate.interval)}"
 
 
@@ -100,16 +98,6 @@ def between(interval: Interval | None) -> str:
 def _by(factor: float) -> str:
     percent = (factor - 1) * 100
     return f"{percent:.2g} %" if percent < 100 else f"{percent:,.0f} %"
-
-
-def newest_text(row: Row) -> str:
-    """The verdict by newer rules than those of the records, and the ratio where it is another one; empty where there
-    are none."""
-    found, registered = row.comparison.newest if row.comparison else None, row.ratio
-    if found is None or registered is None:
-        return ""
-    ratio, before = (f"{times(one.value)}{bracket(one.interval)}" for one in (found, registered))
-    return f"By rules {NEWEST}, newer than its records: {f'{ratio} ' * (ratio != before)}{verdict(found)}"
 
 
 def chance_mark(estimate: RatioEstimate | None, q: float | None) -> str:
@@ -190,19 +178,6 @@ def registered_text(section: Section) -> str:
     """Whether the rules of this comparison are older than its numbers."""
     why = section.why_exploratory
     return f"Not pre-registered: {why}." if why else "The rules were fixed before the first measurement."
-
-
-def rules_sentence(compared: Iterable[Section]) -> str:
-    """Which older rules judge ratios whose records were registered under them. Empty where none do."""
-    compared_rows = [row.comparison for one in compared for row in one.rows if row.comparison and row.ratio]
-    older = [one.rules_version for one in compared_rows if one.rules_version < NEWEST]
-    if not older:
-        return ""
-    then = "; ".join(f"version {version} ({RULES[version]})" for version in sorted(set(older)))
-    return (
-        f"{len(older)} of {len(compared_rows)} ratios are judged by the older rules that their records were registered "
-        f"under: {then}. The verdict by version {NEWEST} ({RULES[NEWEST]}) stands beside theirs."
-    )
 
 
 def equal_names(comparison: Comparison) -> str:

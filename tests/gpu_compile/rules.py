@@ -71,7 +71,7 @@ def known_loops(subject: Subject) -> str | None:
 
 
 def library_convolutions(subject: Subject) -> str | None:
-    count = subject.made.executable.opcodes["convolution"]
+    count = sum(one.opcode == "convolution" for one in subject.made.executable.module.by_name.values())
     return f"{count} of them" if count else None
 
 

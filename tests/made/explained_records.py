@@ -27,7 +27,6 @@ def window(
         host_gaps_s=steps * host_gaps_ms / 1e3,
         other_gaps_s=steps * other_gaps_ms / 1e3,
         unknown_gaps_s=0.0,
-        dropped=0,
         kernels=[
             KernelTime(name=name, count=steps * count, busy_s=steps * ms / 1e3)
             for name, (count, ms) in sorted(kernels.items(), key=lambda item: -item[1][1])

@@ -302,7 +302,7 @@ def test_a_signal_ends_both_and_the_next_start_measures_both(repository: Behavin
 
 def test_of_a_calibration_the_two_conditions_of_a_framework_take_turns(repository: BehavingProject) -> None:
     """Of the five pairs one, so that it is short."""
-    pair = calibration_pair(repository.pair(), rounds=1, quick=True, kind="interleaved")
+    pair = calibration_pair(repository.pair(), rounds=1, quick=True, pairing="interleaved")
     plan = pair.jobs[1]
     variants = tuple(one for one in plan.variants if one.planted in PAIRS_IN_TURNS["unslowed"])
     protocol = plan.protocol.model_copy(update=QUICK | {"replicates": 1})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from harness.plan import MeasurementSettings, Registration
+from harness.plan import MeasurementSettings
 from harness.results.ratios import (
     NOT_FAIR,
     RecordPair,
@@ -41,11 +41,9 @@ def pair_of(
     jax_first: bool = True,
     turns: str | tuple[str, str] | None = None,
     most: int = 12,
-    rules: int | None = None,
     **changes: Any,
 ) -> RecordPair:
-    """By logarithms of samples per second, a block each. `turns`: the name of both, or of each; `rules`: the version
-    that it was registered under."""
+    """By logarithms of samples per second, a block each. `turns`: the name of both, or of each."""
     names = (turns, turns) if turns is None or isinstance(turns, str) else turns
     made: list[Record] = []
     for framework, rates, name, is_first in (
@@ -59,7 +57,6 @@ def pair_of(
             replicate=number,
             environment=CPU | {"pairing": pairing},
             started_at="2026-11-21T10:00:00+00:00" if is_first else TORCH_STARTS,
-            registration=Registration(checksum="0" * 16, exclusions="0" * 16, rules_version=rules) if rules else None,
             **changes,
         )
         in_turns = InTurns(is_first=is_first, waited_s=1.0, busy_s=0.0) if name else None
@@ -270,10 +267,9 @@ def test_quantile_of_chi_square(freedom: int) -> None:
 def test_estimate_of_four_pairs_by_hand() -> None:
     """As in test_sequential.py: 0.075 with an error of 0.01118034, and 7.649 of these."""
     found = estimate_of(pairs_of(*FOUR))
-    assert (found.rules_version, found.newest, found.left_out, found.flags) == (3, None, None, {})
-    assert found.registered.interval.high == pytest.approx(math.exp(0.075 + 7.649 * 0.01118034))
-    assert (found.registered.verdict, found.registered.at_most) == ("undecided", 12)
-    assert [one.log_ratio.jax_first for one in found.replicates] == [True, False, True, False]
+    assert (found.left_out, found.flags) == (None, {})
+    assert found.ratio.interval.high == pytest.approx(math.exp(0.075 + 7.649 * 0.01118034))
+    assert (found.ratio.verdict, found.ratio.at_most) == ("undecided", 12)
 
 
 def test_replicates_that_lost_their_turns_are_left_out() -> None:
@@ -281,7 +277,7 @@ def test_replicates_that_lost_their_turns_are_left_out() -> None:
     four = [pair_of(n, [v, v], [n / 1e4] * 2, jax_first=n % 2 == 0, turns=f"t{n}") for n, v in enumerate(FOUR)]
     found = estimate_of([*four, pair_of(4, [0.3] * 2, [0.0] * 2)])
     assert found.left_out == "1 of 5 replicates, which lost their turns"
-    assert (len(found.replicates), found.registered.replicates, found.flags) == (4, 4, {})
+    assert (found.ratio.replicates, found.flags) == (4, {})
     assert estimate_of([pair_of(4, [0.3] * 2, [0.0] * 2)]).left_out is None
 
 
@@ -291,30 +287,16 @@ def test_modes_that_took_turns_with_others_are_not_paired() -> None:
         assert found.flags == {"not_paired": "its two modes took turns with other modes, and not with each other"}
 
 
-def test_records_of_older_rules_keep_them_and_have_the_newest_beside() -> None:
-    """Student's t of the four, by hand: mean 0.075, squares 0.0035, an error of sqrt(0.0035 / 3 / 4) = 0.0170783, and
-    t[3] = 3.182 of these: above 1."""
-    found = estimate_of(pairs_of(*FOUR, rules=2))
-    reach = 3.182 * 0.0170783
-    assert found.registered.interval == pytest.approx((math.exp(0.075 - reach), math.exp(0.075 + reach)), rel=1e-6)
-    assert (found.rules_version, found.registered.verdict, found.newest.verdict) == (2, "JAX faster", "undecided")
-    assert found.newest == estimate_of(pairs_of(*FOUR)).registered
-    mixed = [*pairs_of(*FOUR, rules=2)[:2], *pairs_of(*FOUR, rules=3)[2:]]
-    assert (estimate_of(mixed).rules_version, estimate_of(mixed).newest) == (3, None)
-
-
 def test_more_replicates_asked_for_after_a_look_have_a_confidence_sequence() -> None:
     four, twelve = pairs_of(*FOUR, most=4), pairs_of(*FOUR, 0.07, 0.05, most=12)
-    found = estimate_of([*four, *twelve[4:]]).registered
+    found = estimate_of([*four, *twelve[4:]]).ratio
     assert (found.is_extended, found.at_most, found.replicates) == (True, 12, 6)
     few = pairs_of(*FOUR[:2], most=2)  # there was no look
-    assert not estimate_of([*few, *twelve[2:]]).registered.is_extended
+    assert not estimate_of([*few, *twelve[2:]]).ratio.is_extended
 
 
-@pytest.mark.parametrize("rules", [2, 3])
-def test_a_number_that_means_nothing_has_a_doubt(rules: int) -> None:
-    found = estimate_of(pairs_of(*FOUR, rules=rules, precision="default"))
-    assert found.registered.doubt == (found.newest or found.registered).doubt == NOT_FAIR
-    copied = pairs_of(*FOUR, rules=rules)
+def test_a_number_that_means_nothing_has_a_doubt() -> None:
+    assert estimate_of(pairs_of(*FOUR, precision="default")).ratio.doubt == NOT_FAIR
+    copied = pairs_of(*FOUR)
     copied[3] = copied[3][0], copied[2][1]
-    assert estimate_of(copied).registered.doubt == "identical replicates of PyTorch: copied records?"
+    assert estimate_of(copied).ratio.doubt == "identical replicates of PyTorch: copied records?"

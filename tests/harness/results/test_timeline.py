@@ -92,8 +92,8 @@ def test_launch_bound_steps_wait_for_the_host_by_the_end_of_the_call() -> None:
 
 
 def test_nothing_traced() -> None:
-    window = window_of(timeline_of([], dropped=3), steps=2)
-    assert (window.busy_s, window.span_s, window.kernels, window.dropped) == (0, 0, [], 3)
+    window = window_of(timeline_of([]), steps=2)
+    assert (window.busy_s, window.span_s, window.kernels) == (0, 0, [])
 
 
 def test_operators_belong_to_the_innermost() -> None:

@@ -28,9 +28,9 @@ def written(path: Path, timeline: Timeline, **changes: Any) -> Path:
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    timeline = timeline_of(EVENTS, dropped=3, counts=[True, True, False])
+    timeline = timeline_of(EVENTS, counts=[True, True, False])
     kept = read_timeline(written(tmp_path / "t.npz", timeline))
-    assert (kept.about.steps, kept.about.events, kept.timeline.dropped) == (2, 3, 3)
+    assert (kept.about.steps, kept.about.events) == (2, 3)
     assert [kept.timeline.names[place] for place in kept.timeline.name] == ["gemm", "loop_add_fusion", "fusion_3"]
     assert kept.timeline.start_s / US == pytest.approx([0, 2, 4])
     assert kept.timeline.end_s / US == pytest.approx([4, 5.5, 6])

@@ -10,8 +10,16 @@ from harness.experiments.model import Config, PartialCell, PartialVariant
 from harness.paths import REPOSITORY
 from harness.plan import Registration
 from harness.results import flags, ratios, screening, sequential, statistics, thresholds
+from harness.results.thresholds import NEWEST
 from harness.work import registration as module
-from harness.work.registration import headline_of, is_as_registered, registration, thresholds_by_name
+from harness.work.registration import (
+    RULES,
+    _digest,
+    headline_of,
+    is_as_registered,
+    registration,
+    thresholds_by_name,
+)
 
 NO_BF16 = {"precision": ["bf16"]}
 NO_TEXT = {"benchmark": ["text"], "use_case": None}
@@ -62,16 +70,11 @@ def test_a_changed_threshold_is_found(monkeypatch: pytest.MonkeyPatch, owner: ob
     assert registration("train", [NO_BF16]).exclusions == before.exclusions
 
 
-def test_rules_have_a_version_that_older_plans_do_not_say() -> None:
-    """And each version has thresholds of its own: those of the first and of the second are alike."""
+def test_rules_have_a_version_and_a_checksum() -> None:
+    """Both are in published records: with another checksum these were not registered any more."""
     now = registration("train", [])
-    assert now.rules_version == 3
-    before = Registration.model_validate_json(now.model_dump_json(exclude={"rules_version"}))
-    assert (before.rules_version, is_as_registered(before, "train")) == (1, False)
-    of_version = {n: module.checksum(n, "train", now.exclusions) for n in (1, 2, 3)}
-    assert of_version[1] == of_version[2] != of_version[3] == now.checksum
-    then = before.model_copy(update={"checksum": of_version[1]})
-    assert is_as_registered(then, "train") and not is_as_registered(then, "inference")
+    assert now.rules_version == NEWEST == 3 and list(RULES) == [3]
+    assert _digest(thresholds_by_name()) == "d2e0b3a70924e91c", "a changed threshold is a new version of the rules"
 
 
 def test_another_headline_pair_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

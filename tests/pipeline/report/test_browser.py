@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.results.record import Record
-from pipeline.report.calibrations import calibrated_devices
+from pipeline.report.calibration import calibrated_devices
 from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import one_device, sections
 from pipeline.report.drawing import svg_of

@@ -68,7 +68,6 @@ def test_the_fastest_modes_are_compared_with_an_interval() -> None:
     assert ratio.value == pytest.approx(1.25 * math.exp(0.005))
     assert ratio.interval == pytest.approx([ratio.value * math.exp(sign * reach) for sign in (-1, 1)])
     assert (ratio.verdict, ratio.replicates, ratio.at_most) == ("JAX faster", 4, 12)
-    assert row.comparison and (row.comparison.rules_version, row.comparison.newest) == (3, None)
     # Latency: 95 calls of 12 ms, 105 of 50 ms: the median and the 95th percentile are 50 ms.
     assert row.modes[0].numbers["step_time_p50_s"] == pytest.approx(0.05)
     assert row.modes[0].numbers["compile_time_s"] == 2.5
@@ -277,8 +276,8 @@ def test_what_failed_before_its_device_was_known_is_forgotten_once_it_is_measure
 
 
 def test_flags_are_recorded_ones_and_those_of_todays_rules() -> None:
-    """`noisy` was one up to the rules of version 2. 1000 samples at 100,000 samples/s: blocks of 10 ms."""
-    row = row_of([record("jax", "step.jit", 100_000, flags={"other_processes": "up to 2", "noisy": "30%"})])
+    """1000 samples at 100,000 samples/s: blocks of 10 ms."""
+    row = row_of([record("jax", "step.jit", 100_000, flags={"other_processes": "up to 2"})])
     assert set(row.modes[0].flags) == {"other_processes", "short_blocks"}
 
 
@@ -325,7 +324,7 @@ def test_replicates_of_different_environments_are_flagged() -> None:
         "gpu": {"name": "NVIDIA H200", "driver_version": "570.1", "uuid": "GPU-1"},
         "packages": {"jax": "0.10.1"},
         "variables": {"CUDA_VISIBLE_DEVICES": "0", "JAX_COMPILATION_CACHE_DIR": "/tmp/a"},
-        "git": {"commit": "a" * 40, "clean": True},
+        "code": {"harness.clock": "h1"},
     }
     elsewhere = first | {  # another card of the same node is no other environment
         "gpu": {"name": "NVIDIA H200", "driver_version": "570.1", "uuid": "GPU-2"},
@@ -339,11 +338,11 @@ def test_replicates_of_different_environments_are_flagged() -> None:
     later = first | {
         "gpu": {"name": "NVIDIA H200", "driver_version": "580.1"},
         "variables": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"},
-        "git": {"commit": "a" * 40, "clean": False},
+        "code": {"harness.clock": "h2"},
     }
     assert mixed(first, later) == (
         "replicates of different environments: driver: 570.1 / 580.1; variables: XLA_FLAGS unset / "
-        "--xla_gpu_autotune_level=0; code: aaaaaaaaaa / aaaaaaaaaa with changes"
+        "--xla_gpu_autotune_level=0; code: harness.clock h1 / h2"
     )
 
 

@@ -56,8 +56,6 @@ OPEN = RatioEstimate(1.02, Interval(0.993, 1.047), 6, "undecided", p=0.2, at_mos
         ),
         ({"p": None, "replicates": 3}, "so far: 3 of at most 12 pairs, no verdict before 4"),
         ({"p": None, "replicates": 1, "at_most": 0}, "so far: 1 replicate, no verdict before 4"),
-        ({"p": None, "replicates": 7, "at_most": 0}, "so far: 7 replicates"),
-        ({"at_most": 0, "replicates": 3, "verdict": "PyTorch faster"}, "PyTorch faster: after 3 replicates"),
         ({"doubt": "identical pairs: copied records?"}, "no verdict: identical pairs: copied records?"),
     ],
 )
