@@ -8,7 +8,6 @@ finite) is collected in `Source.problems`, so that it can be reported together w
 import math
 import re
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ MOST_DIGITS = 18
 TOO_LARGE = "too large for a number"
 MOST_VALUES = 30_000
 """With what aliases repeat. A file of 2,500 GPUs has a tenth of it."""
-DEEPEST = 50
 PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
 
 
@@ -170,10 +168,11 @@ def read_source(path: Path) -> Source:
     if len(text) > LARGEST_FILE_BYTES:
         limit = f"{LARGEST_FILE_BYTES / 1e6:.0f} MB"
         raise ConfigError(f"{name}: the file is larger than {limit}, so it is not a configuration of this project")
+    too_deep = ConfigError(f"{name}: its lists or mappings are nested too deep to be read")
     try:
-        if too_deep := _too_deep(text):
-            raise ConfigError(f"{name}:{too_deep.line}:{too_deep.column}: nested in more than {DEEPEST} others")
         root = _compose(text)
+    except RecursionError as error:
+        raise too_deep from error
     except yaml.MarkedYAMLError as error:
         raise ConfigError(_syntax_error(name, text, error)) from error
     except yaml.reader.ReaderError as error:
@@ -184,7 +183,10 @@ def read_source(path: Path) -> Source:
     if root is None:
         raise ConfigError(f"{name}:1:1: the file is empty; copy the project's own and edit that")
     source = Source(name=name)
-    source.data = _Builder(source).build(root, (), "")
+    try:
+        source.data = _Builder(source).build(root, (), "")
+    except RecursionError as error:
+        raise too_deep from error
     return source
 
 
@@ -196,27 +198,6 @@ def _read(path: Path) -> bytes:
         raise OSError("Is a directory" if stat.S_ISDIR(mode) else "not a regular file")
     with path.open("rb") as file:
         return file.read(LARGEST_FILE_BYTES + 1)
-
-
-def _too_deep(text: str) -> Place | None:
-    """The first value that is nested too deep. From the parser's events: building such a tree would end Python."""
-    depth = 0
-    for event in _events(text):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > DEEPEST:
-                return _place(event)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-    return None
-
-
-def _events(text: str) -> Iterator[yaml.Event]:
-    """Until the first mistake, which is told when the text is composed."""
-    try:
-        yield from yaml.parse(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
-    except yaml.YAMLError:
-        return
 
 
 def _compose(text: str) -> yaml.Node | None:
@@ -326,7 +307,6 @@ class _Builder:
 
 
 def _place(node: Any) -> Place:
-    """Of a node or an event."""
     return Place(line=node.start_mark.line + 1, column=node.start_mark.column + 1)
 
 

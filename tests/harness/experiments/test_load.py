@@ -601,9 +601,9 @@ def test_numbers_and_texts_have_bounds(text: str, rule: str, tmp_path: Path) -> 
 def test_what_would_take_all_memory_is_refused_at_once(tmp_path: Path) -> None:
     bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 28))
     assert "more than 30,000 values, counting what aliases repeat" in complaints(bomb, tmp_path)[0]
-    assert complaints("project: " + "[" * 900, tmp_path) == ["1:59: nested in more than 50 others"]
-    (line,) = complaints("project: " + "[" * 100_000, tmp_path)  # libyaml of PyYAML 6.0.4 has a limit of its own
-    assert "nested in more than 50 others" in line or "exceeded maximum nesting depth" in line
+    for depth in (900, 1_000, 100_000):
+        (line,) = complaints("project: " + "[" * depth + "]" * depth, tmp_path)
+        assert "nested too deep" in line or "exceeded maximum nesting depth" in line  # libyaml has a limit of its own
     answer = "the file is larger than 1 MB, so it is not a configuration of this project"
     assert complaints("#" * 1_000_001, tmp_path) == [answer]
     variants = changed("batch_sizes: [64]", f"batch_sizes: {list(range(1, 10_002))}")
