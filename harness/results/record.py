@@ -3,7 +3,6 @@
 Raw samples only; every number is derived on reading (harness/results/quantities.py).
 
 History of the schema:
-    1  2026-11  before the first published record; not read any more
     2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's. Since then, without a new
                 version: a measurement has a `stage`; without one it is a replicate; `registration`, later
                 with a `rules_version`; an explanation has `other_cpus`; `in_turns` has `after_other`;
@@ -13,7 +12,6 @@ History of the schema:
 
 import base64
 import hashlib
-import json
 import math
 from datetime import datetime
 from pathlib import Path
@@ -27,9 +25,8 @@ from harness.packs import record_text
 from harness.paths import Results
 from harness.plan import LONGEST_S, DataKind, Frozen, Measurement, Registration
 from harness.results.fake_gpu import HEADLINE, is_for_fakes, is_of_a_fake
-from harness.results.known_environment import require_known
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION: Literal[2] = 2
 
 Outcome = Literal["ok", "failed", "out_of_memory", "timeout", "refused"]
 SETTLED: frozenset[Outcome] = frozenset({"ok", "out_of_memory", "refused"})
@@ -353,7 +350,7 @@ class WeightsIdentity(Frozen):
 
 
 class Record(Frozen):
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     measurement_id: str
     measurement: Measurement
     outcome: Outcome
@@ -424,19 +421,10 @@ def read_record(path: Path) -> Record:
     try:
         record = Record.model_validate_json(text)
     except ValidationError as error:
-        version = _schema_version(text)
-        if version is not None and version != SCHEMA_VERSION:
-            raise RecordError(f"{path}: {_other_schema(version)}") from error
         raise RecordError(
             f"{path}: not a record of schema {SCHEMA_VERSION}: {in_words(error)}. "
             f"It is left alone and counts as not measured."
         ) from error
-    if record.schema_version != SCHEMA_VERSION:
-        raise RecordError(f"{path}: {_other_schema(record.schema_version)}")
-    if odd := _odd_outside_the_schema(record):
-        raise RecordError(
-            f"{path}: not a record of schema {SCHEMA_VERSION}: {odd}. It is left alone and counts as not measured."
-        )
     if is_of_a_fake(record.environment) and not is_for_fakes(path):
         raise RecordError(f"{path}: {HEADLINE}. It is left alone and counts as not measured.")
     return record
@@ -448,35 +436,6 @@ def readable_record(path: Path) -> Record | None:
         return read_record(path)
     except RecordError:
         return None
-
-
-def _odd_outside_the_schema(record: Record) -> str | None:
-    """What the schema leaves open, so that a measurement is never lost over it, and who reads takes for granted."""
-    for name in ("started_at", "ended_at"):
-        try:
-            is_time = datetime.fromisoformat(getattr(record, name)).tzinfo is not None
-        except ValueError:
-            is_time = False
-        if not is_time:
-            return f"{name}: must be a time with its zone (ISO 8601)"
-    try:
-        require_known(record.environment)
-    except ValidationError as error:
-        return f"environment.{in_words(error)}"
-    return None
-
-
-def _schema_version(text: str) -> object:
-    """Of what is no record of this schema; None where it says none."""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return content.get("schema_version") if isinstance(content, dict) else None
-
-
-def _other_schema(version: object) -> str:
-    return f"schema version {version}; this code reads {SCHEMA_VERSION}. It is left alone and counts as not measured."
 
 
 def find_settled_record(

@@ -249,5 +249,5 @@ def test_without_a_calibration_there_is_no_table(tmp_path: Path, capsys: pytest.
     old.write_text(json.dumps({"schema_version": 1, "processes": []}))
     assert main(["calibrate", "--table", "--results", str(tmp_path)]) == 1
     shown = capsys.readouterr().out
-    assert f"Warning: {old}: schema version 1" in shown
+    assert f"Warning: {old}: not a record of schema 2: schema_version: Input should be 2" in shown
     assert f"No calibration in {old.parent}. Measure first: python main.py calibrate" in shown

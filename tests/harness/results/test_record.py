@@ -106,7 +106,7 @@ def test_results_that_are_no_folder(tmp_path: Path) -> None:
         (lambda text: "[1, 2]", "the file: Input should be an object"),
         (lambda text: text.replace('"outcome"', '"outcme"'), "outcome: Field required"),
         (lambda text: text.replace('"ok"', '"fine"'), "outcome: Input should be 'ok'"),
-        (lambda text: text.replace('"schema_version":2', '"schema_version":99'), "schema version 99"),
+        (lambda text: text.replace('"schema_version":2', '"schema_version":99'), "schema_version: Input should be 2"),
     ],
     ids=["truncated", "empty", "no text", "not a record", "key", "value", "schema"],
 )

@@ -320,7 +320,7 @@ def test_a_record_of_a_newer_schema_is_refused_by_its_version(tmp_path: Path) ->
     newer = save(record("jax", "step.jit", environment=CPU), results)
     newer.write_text(newer.read_text().replace('"schema_version":2', '"schema_version":3,"unheard_of":true'))
     shown, page = reported(results, record("torch", "step.eager", environment=CPU))
-    words = f"{newer}: schema version 3; this code reads 2"
+    words = f"{newer}: not a record of schema 2: schema_version: Input should be 2"
     assert words in shown and words in page
     assert "jax" not in (results.report / "comparison.csv").read_text().splitlines()[1]
 
