@@ -13,7 +13,7 @@ from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
 from harness.paths import REPOSITORY, Results
 from harness.plan import Measurement
-from harness.results.parity import ParityKey, ParityMetadata, ParityNumbers, kept_shape, key_of
+from harness.results.parity import LARGE, SKETCH_SIZE, ParityKey, ParityMetadata, ParityNumbers, key_of
 from harness.results.parity_file import write_parity
 from harness.results.record import (
     Blocks,
@@ -98,6 +98,11 @@ def _tensors(model: str, use_case_name: str) -> tuple[dict[str, NDArray[np.float
     else:
         shapes |= {f"per_sample_gradients/{name}": (16, *shape) for name, shape in parameters.items()}
     return {name: np.asarray(draw.standard_normal(kept_shape(shape))) for name, shape in shapes.items()}, shapes
+
+
+def kept_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of what is kept of a tensor."""
+    return (SKETCH_SIZE,) if math.prod(shape) > LARGE else shape
 
 
 def _as_computed(value: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ from harness.job.warm_start import explains_itself, has_warm_start, start_twice,
 from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results
 from harness.plan import JobPlan, Launch, Measurement
-from harness.results.environment import code_digests, load_average
+from harness.results.environment import load_average
 from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.flags import quality_flags
 from harness.results.looks import Part
@@ -190,18 +190,11 @@ class Arm:
         return self.refusals.get(work_of(measurement)) if self.refusals else None
 
     def compute_parity(self, measurements: Iterable[Measurement]) -> None:
-        """For what will be measured, and for records whose numbers cannot be read any more. A program that fails here
-        has no ratio later, and is measured all the same."""
+        """For what will be measured. A program that fails here has no ratio later, and is measured all the same."""
         if self._is_on_fake:
             return
         self._progress.current = f"{self.plan.framework}: parity gate"
-        files, code = ParityFiles(self._results), code_digests(self.plan.framework)
-
-        def lacks(measurement: Measurement) -> bool:
-            record = self.find(measurement)
-            return not self.refusal(measurement) and (record is None or files.can_be_repaired(record, code))
-
-        self._parity.compute(each for each in measurements if lacks(each))
+        self._parity.compute(each for each in measurements if not self.refusal(each) and self.find(each) is None)
         for variant, reason in self._parity.failures.items():
             self._teller.say(f"{self.plan.framework}: no parity numbers, so no ratio: {variant}: {reason}", once=True)
 

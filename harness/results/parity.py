@@ -26,8 +26,6 @@ PARITY_BATCH_SIZE = 16
 """Samples, or the next multiple of the devices. BatchNorm's last statistics are then over 256 values and more."""
 PARITY_STEPS = 5
 
-PARITY_SCHEMA_VERSION = 1
-
 LARGE = 2**14
 """Elements above which a tensor is kept as its sketch."""
 SKETCH_SIZE = 2**12
@@ -151,7 +149,7 @@ class ParityKey(Frozen):
 class ParityMetadata(Frozen):
     """What stands beside the numbers of one key."""
 
-    schema_version: int = PARITY_SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     key: ParityKey
     outcome: Outcome
     reason: str | None = None
@@ -236,11 +234,6 @@ def condense(numbers: Numbers) -> tuple[dict[str, NDArray[np.float64]], dict[str
 
 def quantity_of(name: str) -> str:
     return name.partition("/")[0]
-
-
-def kept_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of what is kept of a tensor."""
-    return (SKETCH_SIZE,) if math.prod(shape) > LARGE else shape
 
 
 def sketch(name: str, tensor: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from harness.errors import RecordError
 from harness.files import in_words
@@ -21,7 +21,6 @@ from harness.results.timeline import Floats, Timeline
 
 MOST_EVENTS = 200_000
 """The first ones: some megabytes."""
-LARGEST_BYTES = 2**28
 UNKNOWN = np.iinfo(np.int64).min
 """In place of a time that the tracer does not tell."""
 _NS = 1e-9
@@ -40,12 +39,6 @@ class About(Frozen):
     names: tuple[str, ...]
     contents: dict[str, KernelClass]
     """By name, the class of a kernel that a compiler has made and whose name does not tell."""
-
-    @model_validator(mode="after")
-    def _names_are_distinct(self) -> "About":
-        if len(set(self.names)) < len(self.names):
-            raise ValueError("a name stands there twice")
-        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +77,10 @@ def write_timeline(
 def read_timeline(path: Path) -> KeptTimeline:
     """Raises RecordError that names the file and what is wrong with it."""
     try:
-        arrays = read_npz(path, at_most=LARGEST_BYTES)
-        if "about" not in arrays:
-            raise ValueError("says nothing about its events")
+        arrays = read_npz(path)
         about = About.model_validate_json(str(arrays["about"]))
         return KeptTimeline(about=about, timeline=_timeline(about, arrays))
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise RecordError(f"{path}: not a timeline: {in_words(error)}") from error
 
 
@@ -172,20 +163,10 @@ def _nanoseconds(times_s: Floats) -> NDArray[np.int64]:
 
 
 def _timeline(about: About, arrays: dict[str, NDArray[Any]]) -> Timeline:
-    count = len(arrays["name"]) if "name" in arrays else 0
-    kinds = {"name": "i", "counts": "b", "start_ns": "i", "end_ns": "i", "launched_ns": "i"}
-    for name, kind in kinds.items():
-        if name not in arrays or arrays[name].dtype.kind != kind or arrays[name].shape != (count,):
-            raise ValueError(f"{name!r} is not an array of {count} such values")
-    names = arrays["name"].astype(np.int64)
-    if count and not (names.min() >= 0 and names.max() < len(about.names)):
-        raise ValueError("an event has a name that is not there")
     times = {name: arrays[name].astype(np.float64) * _NS for name in ("start_ns", "end_ns", "launched_ns")}
-    if np.any(times["end_ns"] < times["start_ns"]):
-        raise ValueError("an event ends before it starts")
     return Timeline(
         names=about.names,
-        name=names,
+        name=arrays["name"].astype(np.int64),
         start_s=times["start_ns"],
         end_s=times["end_ns"],
         launched_s=np.where(arrays["launched_ns"] == UNKNOWN, np.nan, times["launched_ns"]),

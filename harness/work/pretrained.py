@@ -38,7 +38,6 @@ from harness.work.imagenet_classes import ClassList
 from harness.work.weights import WeightOf
 
 MANIFEST_VERSION = 1
-LARGEST_WEIGHTS_BYTES = 2**32
 NOT_WEIGHTS = "num_batches_tracked"
 """BatchNorm's count of batches, for a momentum that changes with it; here it is fixed."""
 OF_IMAGE_SIZE = "pos_embedding"
@@ -270,7 +269,7 @@ def _read_manifest(files: WeightsFiles) -> WeightsManifest:
 
 def _read(files: WeightsFiles) -> dict[str, NDArray[np.float32]]:
     try:
-        return read_npz(files.arrays, at_most=LARGEST_WEIGHTS_BYTES)
+        return read_npz(files.arrays)
     except FileNotFoundError as error:
         raise DataError(f"{files.arrays}: not there. {files.way_out}") from error
     except (OSError, ValueError) as error:

@@ -29,9 +29,7 @@ from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import Framework, JobPlan, Pair
 from harness.plan_file import write_plan
 from harness.printable import near, wrapped
-from harness.results.environment import code_digests
 from harness.results.looks import needed
-from harness.results.parity_file import ParityFiles
 from harness.results.record import find_settled
 from harness.slurm_words import NO_ANSWER, PERHAPS_HEARD
 from pipeline.report.software import software_of
@@ -204,14 +202,12 @@ def _who(job: JobState) -> str:
 
 
 def measured_with(plans: Sequence[JobPlan], results: Results, executor: Executor) -> dict[Framework, set[str]] | None:
-    """The releases of each framework that all records of the plans of one cell are of, as far as they say; None where
-    one is missing, or has numbers that the parity gate needs and cannot read: a job computes these anew."""
+    """The releases of each framework that all records of the plans of one cell are of, as far as they say; None where one
+    is missing."""
     releases: dict[Framework, set[str]] = {plan.framework: set() for plan in plans}
-    files = ParityFiles(results)
-    codes = {plan.framework: code_digests(plan.framework) for plan in plans}
     for each in needed(plans, results, executor):
         found = find_settled(each, results, executor)
-        if found is None or files.can_be_repaired(found[1], codes[each.framework]):
+        if found is None:
             return None
         if software := software_of(found[1]):
             releases[each.framework].add(software.release)

@@ -4,16 +4,12 @@ framework in them is tests/made/fake_framework."""
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from harness.errors import RecordError
-from harness.paths import Results
 from harness.results.parity import ParityNumbers
-from harness.results.parity_file import ParityFiles, read_parity
-from harness.results.record import Record, read_record
+from harness.results.parity_file import read_parity
+from harness.results.record import Record
 from tests.made.patience import slowdown
 from tests.made.project import BehavingProject
-from tests.made.report_records import record
 
 
 def files(repository: BehavingProject) -> list[Path]:
@@ -130,37 +126,6 @@ def test_what_another_code_has_proved_is_proved_again(repository: BehavingProjec
     assert changed != first
     old, new = (read_parity(path).metadata.environment["code"] for path in files(repository))
     assert {name for name in new if new[name] != old[name]} == {"torch_runner.use_cases.behave"}
-
-
-def test_numbers_that_cannot_be_read_are_computed_anew_and_nothing_is_measured_again(
-    repository: BehavingProject,
-) -> None:
-    plan = repository.plan("well")
-    assert repository.run(plan)[0] == 0
-    (path,) = files(repository)
-    (record_path,) = repository.results.records().rglob("*.json")
-    made = read_record(record_path)
-    good = path.read_bytes()
-    for broken in (b"", good[: len(good) // 2], b"garbage"):
-        path.write_bytes(broken)
-        with pytest.raises(RecordError, match="Run the same command again: it computes them anew"):
-            ParityFiles(repository.results).of(made)
-        status, output, _ = repository.run(plan)
-        assert status == 0 and "0 measured, 1 had a record" in output, output
-        assert [path for path in repository.results.records().rglob("*.json")] == [record_path]
-        assert len(files(repository)) == 2
-        np.testing.assert_array_equal(ParityFiles(repository.results).of(made).kept["outputs"], [0, 1, 2, 3])
-        for other in files(repository):
-            if other != path:
-                other.unlink()
-
-
-def test_numbers_of_other_code_are_not_computed_for_an_old_record(tmp_path: Path) -> None:
-    made = record("jax", "step.jit", environment={"code": {"harness": "a", "runner": "b"}}, parity="gone.npz")
-    files_of = ParityFiles(Results(root=tmp_path))
-    assert files_of.can_be_repaired(made, {"harness": "a", "runner": "b", "a new file": "d"})
-    assert not files_of.can_be_repaired(made, {"harness": "a", "runner": "c"})
-    assert not files_of.can_be_repaired(made.model_copy(update={"parity": None}), {"harness": "a", "runner": "b"})
 
 
 def test_a_model_that_differs_is_not_timed_and_costs_no_other(repository: BehavingProject) -> None:

@@ -102,21 +102,12 @@ def test_a_window_without_events(tmp_path: Path) -> None:
     assert [event["ph"] for event in found["traceEvents"]] == ["M"]
 
 
-@pytest.mark.parametrize(
-    ("changed", "what"),
-    [
-        ({"name": np.array([0, 1, 9], np.int32)}, "an event has a name that is not there"),
-        ({"end_ns": np.array([-1, 1, 1], np.int64)}, "an event ends before it starts"),
-        ({"start_ns": np.zeros(2, np.int64)}, "'start_ns' is not an array of 3 such values"),
-        ({"about": np.array('{"schema_version": 2}')}, "schema_version"),
-    ],
-)
-def test_an_odd_file_is_named(tmp_path: Path, changed: dict[str, Any], what: str) -> None:
+def test_another_schema_is_named(tmp_path: Path) -> None:
     path = written(tmp_path / "t.npz", timeline_of(EVENTS))
     with np.load(path) as arrays:
         content = dict(arrays)
-    np.savez(path, **(content | changed))
-    with pytest.raises(RecordError, match=what) as raised:
+    np.savez(path, **(content | {"about": np.array('{"schema_version": 2}')}))
+    with pytest.raises(RecordError, match="schema_version") as raised:
         read_timeline(path)
     assert str(path) in str(raised.value)
 
