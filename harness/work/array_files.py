@@ -115,8 +115,6 @@ def open_array(path: Path) -> np.memmap[Any, Any]:
     Raises:
         OSError, ValueError, EOFError: it is not there, or not a whole .npy file and nothing else.
     """
-    if not path.is_file() and path.exists():
-        raise OSError("not a regular file")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (SyntaxError, TokenError, RecursionError, MemoryError, OverflowError, TypeError) as error:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,15 +40,6 @@ IMAGES_PER_PROCESS = 250
 SHUFFLE_SEED = 20261122
 SHOWN = 10
 """Of a longer list, in an error."""
-
-
-@dataclass
-class Findings:
-    """What is known of the images once all are decoded."""
-
-    damaged: list[str] = field(default_factory=list)
-    enlarged: int = 0
-    """How many were smaller than they are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +71,13 @@ def read_image_folder(
         "train": _listing(originals / FOLDERS["train"], names, images_per_class),
         "test": _listing(originals / FOLDERS["test"], names, None),
     }
-    findings = Findings()
+    damaged: list[str] = []
     arrays: dict[str, dict[str, NDArray[np.int32] | Pieces]] = {
         part: {
             "images": Pieces(
                 shape=(len(listing.paths), size, size, 3),
                 dtype=np.dtype(np.uint8),
-                pieces=_decoded(listing.paths, size, findings),
+                pieces=_decoded(listing.paths, size, damaged),
             ),
             "labels": listing.labels,
         }
@@ -105,15 +96,13 @@ def read_image_folder(
         source += "".join(f", {counts[part]:,} of {expected[part]:,} images to {part}" for part in counts)
 
     def conclude() -> str:
-        if findings.damaged:
+        if damaged:
             raise DataError(
-                f"{originals}: {len(findings.damaged)} of {total:,} images cannot be read:\n"
-                f"{_shown(findings.damaged)}\n"
+                f"{originals}: {len(damaged)} of {total:,} images cannot be read:\n"
+                f"{_shown(damaged)}\n"
                 f"Replace or remove them, and run the same command again. Or measure on the sample: --data sample."
             )
-        return source + (
-            f", most of them enlarged from fewer than {size} pixels" if findings.enlarged > total / 2 else ""
-        )
+        return source
 
     return Incoming(
         train=arrays["train"],
@@ -214,13 +203,20 @@ def _made_of(parts: dict[str, Listing], originals: Path, size: int) -> str:
     return digest.hexdigest()
 
 
-def _decoded(paths: Sequence[str], size: int, findings: Findings) -> Iterator[NDArray[np.uint8]]:
-    """[n, size, size, 3], in the order of the paths; only so many are under way that memory stays small."""
+def _decoded(paths: Sequence[str], size: int, damaged: list[str]) -> Iterator[NDArray[np.uint8]]:
+    """[n, size, size, 3], in the order of the paths; only so many are under way that memory stays small. Damaged images
+    are added to `damaged`."""
+
+    def noted(found: Decoded) -> NDArray[np.uint8]:
+        images, of_batch = found
+        damaged.extend(of_batch)
+        return images
+
     batches = [paths[first : first + IMAGES_AT_ONCE] for first in range(0, len(paths), IMAGES_AT_ONCE)]
     processes = min(len(os.sched_getaffinity(0)), MOST_PROCESSES, -(-len(paths) // IMAGES_PER_PROCESS))
     if processes <= 1:
         for batch in batches:
-            yield _noted(decode(batch, size), findings)
+            yield noted(decode(batch, size))
         return
     # Spawned: PyTorch's threads, which an earlier download may have started, do not survive a fork.
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_leave_interrupts)
@@ -229,9 +225,9 @@ def _decoded(paths: Sequence[str], size: int, findings: Findings) -> Iterator[ND
         for batch in batches:
             under_way.append(pool.submit(decode, batch, size))
             if len(under_way) > 4 * processes:
-                yield _noted(under_way.popleft().result(), findings)
+                yield noted(under_way.popleft().result())
         while under_way:
-            yield _noted(under_way.popleft().result(), findings)
+            yield noted(under_way.popleft().result())
     except BrokenProcessPool as error:
         raise DataError(
             "a process that decodes images was killed; perhaps there was too little memory. Run the same command again."
@@ -245,17 +241,8 @@ def _leave_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decoded:
-    images: NDArray[np.uint8]
-    damaged: tuple[str, ...]
-    enlarged: int
-
-
-def _noted(decoded: Decoded, findings: Findings) -> NDArray[np.uint8]:
-    findings.damaged += decoded.damaged
-    findings.enlarged += decoded.enlarged
-    return decoded.images
+Decoded = tuple[NDArray[np.uint8], list[str]]
+"""Images [n, size, size, 3], and what is damaged."""
 
 
 def decode(paths: Sequence[str], size: int) -> Decoded:
@@ -264,23 +251,20 @@ def decode(paths: Sequence[str], size: int) -> Decoded:
 
     images = np.zeros((len(paths), size, size, 3), np.uint8)
     damaged = []
-    enlarged = 0
     for place, path in zip(images, paths, strict=True):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of metadata, which some images of ImageNet have wrong
                 with PIL.Image.open(path) as image:
-                    place[:], is_enlarged = centre(image, size)
+                    place[:] = centre(image, size)
         except (OSError, ValueError, SyntaxError, struct.error, PIL.Image.DecompressionBombError) as error:
             damaged.append(f"{path}: {error}")
-        else:
-            enlarged += is_enlarged
-    return Decoded(images=images, damaged=tuple(damaged), enlarged=enlarged)
+    return images, damaged
 
 
-def centre(image: "Image", size: int) -> tuple[NDArray[np.uint8], bool]:
-    """RGB, the shorter side resized to `size`, the centre cut out: [size, size, 3]; and whether it was enlarged. By the
-    same roundings as torchvision's Resize and CenterCrop."""
+def centre(image: "Image", size: int) -> NDArray[np.uint8]:
+    """RGB, the shorter side resized to `size`, the centre cut out: [size, size, 3]. By the same roundings as
+    torchvision's Resize and CenterCrop."""
     import PIL.Image
 
     pixels = image.convert("RGB")
@@ -290,7 +274,7 @@ def centre(image: "Image", size: int) -> tuple[NDArray[np.uint8], bool]:
         resized = (size, size * height // width) if width <= height else (size * width // height, size)
         pixels = pixels.resize(resized, PIL.Image.Resampling.BILINEAR)
     left, top = (round((length - size) / 2) for length in pixels.size)
-    return np.asarray(pixels.crop((left, top, left + size, top + size))), shorter < size
+    return np.asarray(pixels.crop((left, top, left + size, top + size)))
 
 
 def _shown(lines: Sequence[str]) -> str:

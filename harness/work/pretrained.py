@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,6 @@ from harness.work.declared import benchmark as declared_benchmark
 from harness.work.imagenet_classes import ClassList
 from harness.work.weights import WeightOf
 
-MANIFEST_VERSION = 1
 NOT_WEIGHTS = "num_batches_tracked"
 """BatchNorm's count of batches, for a momentum that changes with it; here it is fixed."""
 OF_IMAGE_SIZE = "pos_embedding"
@@ -45,7 +44,7 @@ OF_IMAGE_SIZE = "pos_embedding"
 
 
 class WeightsManifest(Frozen):
-    version: int
+    version: Literal[1] = 1
     weights: str
     """Their name in torchvision, such as ResNet50_Weights.IMAGENET1K_V1."""
     file: str
@@ -129,7 +128,6 @@ def fetch_weights(benchmark: str, model: str, data_dir: Path) -> WeightsManifest
         if not name.endswith(NOT_WEIGHTS)
     }
     manifest = WeightsManifest(
-        version=MANIFEST_VERSION,
         weights=published.weights,
         file=original.name,
         sha256=content_sha256(arrays),
@@ -253,18 +251,11 @@ def _require_right_hash(original: Path) -> None:
 
 def _read_manifest(files: WeightsFiles) -> WeightsManifest:
     try:
-        manifest = WeightsManifest.model_validate_json(read_json(files.manifest))
+        return WeightsManifest.model_validate_json(read_json(files.manifest))
     except FileNotFoundError as error:
         raise DataError(f"{files.manifest}: the weights of {files.model} are not here. {files.way_out}") from error
-    except OSError as error:
-        raise DataError(f"{files.manifest}: cannot be read ({error}). {files.way_out}") from error
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{files.manifest}: not a manifest: {in_words(error)}. {files.way_out}") from error
-    if manifest.version != MANIFEST_VERSION:
-        raise DataError(
-            f"{files.manifest}: version {manifest.version}; this code reads {MANIFEST_VERSION}. {files.way_out}"
-        )
-    return manifest
 
 
 def _read(files: WeightsFiles) -> dict[str, NDArray[np.float32]]:

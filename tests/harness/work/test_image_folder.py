@@ -89,28 +89,28 @@ def picture(mode: str, size: tuple[int, int]) -> Image.Image:
 
 @pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
-    ("mode", "size", "is_enlarged"),
+    ("mode", "size"),
     [
-        ("RGB", (500, 375), False),
-        ("RGB", (333, 500), False),
-        ("RGB", (257, 256), False),
-        ("RGB", (256, 301), False),
-        ("RGB", (160, 213), True),
-        ("RGB", (401, 90), True),
-        ("L", (300, 300), False),
-        ("CMYK", (300, 411), False),
-        ("RGBA", (300, 280), False),
-        ("P", (300, 280), False),
+        ("RGB", (500, 375)),
+        ("RGB", (333, 500)),
+        ("RGB", (257, 256)),
+        ("RGB", (256, 301)),
+        ("RGB", (160, 213)),
+        ("RGB", (401, 90)),
+        ("L", (300, 300)),
+        ("CMYK", (300, 411)),
+        ("RGBA", (300, 280)),
+        ("P", (300, 280)),
     ],
 )
-def test_the_pixels_are_those_of_torchvisions_presets(mode: str, size: tuple[int, int], is_enlarged: bool) -> None:
+def test_the_pixels_are_those_of_torchvisions_presets(mode: str, size: tuple[int, int]) -> None:
     from torchvision import transforms
 
     image = picture(mode, size)
-    pixels, enlarged = centre(image, 256)
+    pixels = centre(image, 256)
     stored = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(256)])(image.convert("RGB"))
     np.testing.assert_array_equal(pixels, np.asarray(stored))
-    assert (pixels.dtype, enlarged) == (np.uint8, is_enlarged)
+    assert pixels.dtype == np.uint8
     evaluated = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])(image.convert("RGB"))
     np.testing.assert_array_equal(pixels[16:240, 16:240], np.asarray(evaluated))
 
@@ -215,12 +215,6 @@ def test_missing_images_are_named_in_the_source(tmp_path: Path, originals: Path)
     (originals / "train" / "n1" / "n1_0.JPEG").unlink()
     assert fetch(SOURCE, tmp_path).train_count == 11
     assert source_in(tmp_path).endswith("the list of three, 11 of 12 images to train, 6 of 6 images to test")
-
-
-def test_images_that_were_shrunk_before_are_named_in_the_source(tmp_path: Path) -> None:
-    put_images(DataFiles(data_dir=tmp_path, benchmark="three").originals, NAMES, train=4, val=2, size=(7, 9))
-    fetch(SOURCE, tmp_path)
-    assert source_in(tmp_path).endswith("the list of three, most of them enlarged from fewer than 8 pixels")
 
 
 # Wrong folders

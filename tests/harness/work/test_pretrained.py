@@ -180,10 +180,10 @@ def change_one_weight(files: WeightsFiles) -> None:
         (change_one_weight, "its content has the SHA-256"),
         (lambda files: files.arrays.unlink(), "not there"),
         (lambda files: files.manifest.unlink(), f"the weights of {MODEL} are not here"),
-        (lambda files: files.manifest.write_text("{}"), "not a manifest: version"),
+        (lambda files: files.manifest.write_text("{}"), "not a manifest: weights"),
         (
             lambda files: files.manifest.write_text(files.manifest.read_text().replace('"version": 1', '"version": 0')),
-            "version 0; this code reads 1",
+            "not a manifest: version: Input should be 1",
         ),
     ],
 )
