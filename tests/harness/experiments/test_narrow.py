@@ -203,7 +203,7 @@ did you mean epochs?
 --set replicates=7 | 1
 --set replicates=7: 7 replicates are no design: a ratio is looked at after 4,
 --set learning_rate=1e999 | 1
---set learning_rate=inf: too large for a number
+--set learning_rate=inf: must be at most 1000000000
 --set epochs=2 --set epochs=3 | 1
 --set epochs: given twice
 --execution_mode loop.eager --batch_size 32 | 3
