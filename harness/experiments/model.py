@@ -62,29 +62,27 @@ KEYS_OF_OPTIONS = {
     **{"time": "time_limit_minutes", "cpus-per-task": "cpus_per_task", "mem": "memory_gb"},
     **{"gres": "gpus.NAME.gres", "no-requeue": "requeue"},
 }
-REFUSED_OF_SBATCH: dict[tuple[str, ...], str] = {
-    **{(option,): f"has a key of its own, {key}: write it there" for option, key in KEYS_OF_OPTIONS.items()},
-    ("array", "job-name", "nodes", "ntasks", "ntasks-per-node", "output", "error", "open-mode", "signal"): (
-        f"is written by templates/base.sh.j2, or contradicts it{LEAVE_OUT}"
+REFUSED_OF_SBATCH = {
+    **{option: f"has a key of its own, {key}: write it there" for option, key in KEYS_OF_OPTIONS.items()},
+    **dict.fromkeys(
+        ("array", "job-name", "nodes", "ntasks", "ntasks-per-node", "output", "error", "open-mode", "signal"),
+        f"is written by templates/base.sh.j2, or contradicts it{LEAVE_OUT}",
     ),
-    HIDES_GPUS: f"hides a node's GPUs from its tasks, or asks for GPUs twice{LEAVE_OUT}",
-    ("wrap", "test-only", "wait", "parsable", "help", "usage", "version", "quiet"): (
-        f"changes what sbatch does or says, on which main.py relies{LEAVE_OUT}"
-    ),
+    **dict.fromkeys(HIDES_GPUS, f"hides a node's GPUs from its tasks, or asks for GPUs twice{LEAVE_OUT}"),
 }
-"""Given twice, the first would contradict their key, and the next the plan, or hide the job from main.py."""
+"""Given twice, they would contradict their key or the plan."""
 REFUSED_OF_SRUN = {
-    ("cpu-bind",): "has a key of its own, cluster.cpu_bind: write it there",
-    (*HIDES_GPUS, "gres"): f"may hide a node's GPUs from its ranks, which have those of the job{LEAVE_OUT}",
-    (
-        *("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "distribution", "overlap", "exclusive", "export"),
-        *("input", "output", "error", "kill-on-bad-exit", "wait", "relative", "nodelist", "multi-prog", "jobid"),
-        *("test-only", "pty", "label", "help", "usage", "version", "quiet", "verbose", "immediate"),
-    ): f"is written by harness/job/slurm_step.py, or changes what srun says, on which a job relies{LEAVE_OUT}",
+    "cpu-bind": "has a key of its own, cluster.cpu_bind: write it there",
+    **dict.fromkeys(
+        (*HIDES_GPUS, "gres"), f"may hide a node's GPUs from its ranks, which have those of the job{LEAVE_OUT}"
+    ),
+    **dict.fromkeys(
+        ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "distribution", "output", "error", "label"),
+        f"is written by harness/job/slurm_step.py{LEAVE_OUT}",
+    ),
 }
 NO_GRES, UNTYPED = "none", "untyped"
 """In gpus.NAME.gres: no --gres at all, where whole nodes come with their GPUs; and `gpu:N`, without a type."""
-ENDS_THE_JOB = re.compile(r"\s*(exit\b|exec\s+[^<>&0-9\s])")
 SHELL_TIMEOUT_S = 10.0
 
 
@@ -93,8 +91,6 @@ def _check_setup(lines: tuple[str, ...]) -> tuple[str, ...]:
     for line in lines:
         if not line.replace("\t", "").replace("\n", "").isprintable():
             raise ValueError("must be lines without control characters")
-        if ENDS_THE_JOB.match(line):
-            raise ValueError(f"{line.strip()!r} would end the job before its run")
     if not lines:
         return lines
     try:
@@ -113,17 +109,13 @@ def _check_python(path: str) -> str:
     return path
 
 
-def _option_check(program: str, example: str, refusals: Mapping[tuple[str, ...], str]) -> Callable[[str], str]:
+def _option_check(program: str, example: str, refusals: Mapping[str, str]) -> Callable[[str], str]:
     def check(option: str) -> str:
         found = ONE_OPTION.fullmatch(option)
         if found is None or not option.isprintable():
             raise ValueError(f"must be one long option of {program} on one line, such as {example}")
-        name = found["name"]
-        # Both programs take the beginning of a name for it, and a whole name before that.
-        refused = [(len(one), one, why) for names, why in refusals.items() for one in names if one.startswith(name)]
-        if refused:
-            _, one, why = min(refused)
-            raise ValueError(f"--{name} {'' if one == name else f'is short for --{one}, which '}{why}")
+        if why := refusals.get(found["name"]):
+            raise ValueError(f"--{found['name']} {why}")
         return option
 
     return check

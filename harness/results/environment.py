@@ -221,15 +221,10 @@ def relevant_variables() -> dict[str, str]:
 
 def _git(repository: Path, *arguments: str) -> str:
     # Without the optional locks, `status` writes nothing: many jobs may share one checkout.
+    in_english = os.environ | {"LC_ALL": "C"}
     command = ["git", "--no-optional-locks", "-C", str(repository), *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5, env=_git_environment())
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5, env=in_english)
     return done.stdout.strip()
-
-
-def _git_environment() -> dict[str, str]:
-    """English messages; and nothing of a git hook that runs us, which would answer for another repository."""
-    of_a_hook = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}
-    return {name: value for name, value in os.environ.items() if name not in of_a_hook} | {"LC_ALL": "C"}
 
 
 def _cpu_model(cpuinfo: Path) -> str | None:

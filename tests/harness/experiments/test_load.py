@@ -158,8 +158,8 @@ MISTAKES = r"""
 9:27: gpus.a100.sbatch_options[0]: --no-requeue: --no-requeue has a key of its own, requeue: write it there
 ?   a100: {per_node: 4} ->   a100: {setup: [if true]}
 9:17: gpus.a100.setup: [if true]: must be whole shell commands; bash: line 2: syntax error: unexpected end of file
-?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  srun_options: [--cpu-b=cores]\n
-4:18: cluster.srun_options[0]: --cpu-b=cores: --cpu-b is short for --cpu-bind, which has a key of its own,
+?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  srun_options: [--cpu-bind=cores]\n
+4:18: cluster.srun_options[0]: --cpu-bind=cores: --cpu-bind has a key of its own, cluster.cpu_bind: write it there
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  srun_options: [--gres=none]\n
 4:18: cluster.srun_options[0]: --gres=none: --gres may hide a node's GPUs from its ranks, which have those of the job;
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  srun_options: [--mpi pmix --pty]\n
@@ -224,16 +224,12 @@ MISTAKES = r"""
 26:11: use_cases.3.like: true: not one of use_cases; valid: 1
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--hold --array=0-9]\n
 4:20: cluster.sbatch_options[0]: --hold --array=0-9: must be one long option of sbatch on one line, such as --exclusive
-?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--arr=0-9]\n
-4:20: cluster.sbatch_options[0]: --arr=0-9: --arr is short for --array, which is written by templates/base.sh.j2, or
-?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--wrap=ls]\n
-4:20: cluster.sbatch_options[0]: --wrap=ls: --wrap changes what sbatch does or says, on which main.py relies; leave it
+?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--array=0-9]\n
+4:20: cluster.sbatch_options[0]: --array=0-9: --array is written by templates/base.sh.j2, or contradicts it; leave it
 ? {python: /opt/jax/bin/python} -> {python: -c}
 5:19: cluster.frameworks.jax.python: -c: must be the path or name of an interpreter; `-` begins an option
 ? {python: /opt/jax/bin/python} -> {setup: [if true]}
 5:18: cluster.frameworks.jax.setup: [if true]: must be whole shell commands; bash: line 2: syntax error: unexpected end
-? {python: /opt/jax/bin/python} -> {setup: [exit 0]}
-5:18: cluster.frameworks.jax.setup: [exit 0]: 'exit 0' would end the job before its run
 ? {python: /opt/jax/bin/python} -> {runtime: podman}
 5:10: cluster.frameworks.jax: runtime and image go together: name both for a container, or neither
 ? {python: /opt/jax/bin/python} -> {mounts: [/scratch]}

@@ -208,12 +208,10 @@ did you mean epochs?
 --set epochs: given twice
 --execution_mode loop.eager --batch_size 32 | 3
 nothing to measure: cifar10_3 has no variant for torch with all of --batch_size 32 --execution_mode loop.eager
---execution_mode loop.eager --batch_size 32 | 3
-Without --batch_size there would be 8 + 4, without --execution_mode there would be 4 + 4.
 --model resnet18 | 3
 nothing to measure: cifar10_3 has no variant for jax and torch with all of --model resnet18: BatchNorm mixes the samples
 --model resnet18 | 3
-so a per-sample gradient is not defined. Without --model there would be 8 + 12.
+so a per-sample gradient is not defined. Leave one of these flags out.
 """.strip().splitlines()
 
 

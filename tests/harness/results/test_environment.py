@@ -110,12 +110,6 @@ def test_git_clean_then_dirty(repository: Path) -> None:
     assert describe_git(repository) == {"commit": commit, "clean": False, "absent": None}
 
 
-def test_a_hooks_git_dir_does_not_answer_for_us(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = head(repository)
-    monkeypatch.setenv("GIT_DIR", "/nonexistent")
-    assert describe_git(repository)["commit"] == commit
-
-
 def test_no_repository(tmp_path: Path) -> None:
     git = describe_git(tmp_path)
     assert (git["commit"], git["clean"]) == (None, None)
