@@ -1,6 +1,5 @@
 """The ranks of one measurement: its processes, each with its devices, wherever they run. Pure data."""
 
-import re
 from collections.abc import Mapping
 
 from pydantic import Field
@@ -38,17 +37,14 @@ class World(Frozen):
 
     def of_slurm_task(self, variables: Mapping[str, str]) -> "World":
         """Of a task of an srun step. `coordinator` keeps its port. Its host is the one that srun was called on, where
-        rank 0 runs, by the address at which Slurm itself reaches it from here. Raises ProjectError where srun's
-        variables are not what it sets."""
+        rank 0 runs, by the address at which Slurm itself reaches it from here. Raises ProjectError where one of srun's
+        variables is missing."""
         coordinator = self.coordinator
         needed = [*OF_A_TASK, *(["SLURM_LAUNCH_NODE_IPADDR"] if coordinator is not None else [])]
-        missing = [name for name in needed if not variables.get(name)]
-        odd = [name for name in OF_A_TASK[:2] if not re.fullmatch(r"[0-9]{1,9}", variables.get(name, ""))]
-        if missing or odd:
-            name = (missing or odd)[0]
+        if missing := [name for name in needed if not variables.get(name)]:
             raise ProjectError(
-                f"{name} is {'not set' if missing else repr(variables[name])} in this task: srun sets it to what "
-                f"tells the ranks from each other. Leave it as it is in `setup` and in the environment"
+                f"{missing[0]} is not set in this task: srun sets it to what tells the ranks from each other. Leave it "
+                f"as it is in `setup` and in the environment"
             )
         if coordinator is not None:
             host = variables["SLURM_LAUNCH_NODE_IPADDR"]

@@ -28,8 +28,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import DataError
-
 SAMPLE_ARRAYS = ("node_start", "node_count", "edge_start", "edge_count")
 SHARED_ARRAYS = ("atoms", "bonds", "senders", "receivers")
 MULTIPLE = 64
@@ -246,29 +244,3 @@ def _in_parts(batch: NDArray[np.int32]) -> NDArray[np.int32]:
 
 def _rounded(count: int) -> int:
     return max(MULTIPLE, -(-count // MULTIPLE) * MULTIPLE)
-
-
-def require_graphs(shared: Arrays, arrays: Arrays, code_counts: Mapping[str, Sequence[int]]) -> None:
-    """Raises DataError unless all nodes and edges are there, an edge's ends are nodes of its graph, and all codes are
-    below their counts.
-
-    Args:
-        code_counts: of `atoms` and `bonds`, how many codes each feature has.
-    """
-    nodes, edges = sizes_of(arrays, np.arange(len(arrays["node_count"])))
-    lengths = {name: len(array) for name, array in shared.items()}
-    if lengths != {"atoms": nodes, "bonds": edges, "senders": edges, "receivers": edges}:
-        raise DataError(
-            f"the graphs have {nodes:,} nodes and {edges:,} directed edges in all; the arrays have {lengths}"
-        )
-    of_edge = np.repeat(arrays["node_count"], arrays["edge_count"])
-    for name in ("senders", "receivers"):
-        outside = np.flatnonzero((shared[name] < 0) | (shared[name] >= of_edge))
-        if len(outside):
-            raise DataError(f"edge {outside[0]}: its end {shared[name][outside[0]]} is not a node of its graph")
-    for name, counts in code_counts.items():
-        outside = np.flatnonzero((shared[name] >= np.array(counts)).any(1))
-        if len(outside):
-            raise DataError(
-                f"{name}: row {outside[0]} is {shared[name][outside[0]].tolist()}; there are {counts} codes"
-            )

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from harness.errors import DataError
 from harness.plan import Frozen
 from harness.work.benchmarks.enwik8 import SAMPLE_STRIDE, SAMPLE_TEST_SHARE, sample_text
 from harness.work.datasets import Dataset, DataSource, Original, ensure_originals
@@ -17,10 +16,8 @@ from harness.work.gpt import GptSize
 from harness.work.tasks import NEXT_TOKEN
 from harness.work.windows import as_dataset, cut_to, logits_of, tokens_of
 
-TOKENS = 50_257
-"""Of GPT-2's tokenizer."""
 VOCABULARY = 50_304
-"""Padded to a multiple of 128 (karpathy/nanoGPT, train.py). No text has the last 47."""
+"""Of GPT-2's tokenizer, 50,257, padded to a multiple of 128 (karpathy/nanoGPT, train.py). No text has the last 47."""
 STORED_POSITIONS = 1024
 """Of a window on the disk. For a model with fewer positions it is cut."""
 HEAD_WIDTH = 64
@@ -62,35 +59,13 @@ TEST = _shard("fineweb_val_000000.bin", "5b95c8e0966f0861685b307b23dc5ae42b228ef
 TEST_WINDOWS = 10_240
 """The first 10,485,760 tokens, on which modded-nanogpt validates."""
 
-HEADER = 256
-"""32-bit integers at the start of a shard: MAGIC, VERSION, the number of tokens, and zeros. Tokens of 16 bits follow,
-all of them little-endian (karpathy/llm.c, dev/data/data_common.py)."""
-MAGIC = 20240520
-VERSION = 1
+HEADER_BYTES = 1024
+"""At the start of a shard. Tokens of 16 bits follow, little-endian (karpathy/llm.c, dev/data/data_common.py)."""
 
 
 def read_shard(path: Path) -> NDArray[np.uint16]:
-    """Its tokens, mapped into memory and not read.
-
-    Raises:
-        DataError: not a whole shard of this format and nothing else.
-    """
-
-    def wrong(what: str) -> DataError:
-        return DataError(f"{path}: {what}. Remove it, and fetch again: python main.py data --benchmark fineweb")
-
-    header_bytes, size = 4 * HEADER, path.stat().st_size
-    if size < header_bytes:
-        raise wrong(f"has {size:,} bytes, and a shard's header alone has {header_bytes:,}")
-    magic, version, count = np.fromfile(path, "<i4", 3).tolist()
-    if magic != MAGIC:
-        raise wrong(f"begins with {magic}, and a shard of GPT-2's tokens with {MAGIC}")
-    if version != VERSION:
-        raise wrong(f"is a shard of version {version}; this code reads {VERSION}")
-    expected = header_bytes + 2 * count
-    if count < 1 or size != expected:
-        raise wrong(f"has {size:,} bytes; with the {count:,} tokens that its header names it has {expected:,}")
-    return np.memmap(path, "<u2", "r", offset=header_bytes, shape=(count,))
+    """Its tokens, mapped into memory and not read."""
+    return np.memmap(path, "<u2", "r", offset=HEADER_BYTES)
 
 
 def _read(folder: Path) -> Dataset:
@@ -103,17 +78,8 @@ def as_windows(train: NDArray[np.uint16], test: NDArray[np.uint16], stride: int 
 
     Args:
         stride: of the windows to train on.
-
-    Raises:
-        DataError: a token that GPT-2's tokenizer does not have, or not one whole window.
     """
-    tokens = {"train": train, "test": test[: TEST_WINDOWS * STORED_POSITIONS + 1]}
-    for part, of_part in tokens.items():
-        if len(of_part) <= STORED_POSITIONS:
-            raise DataError(f"fineweb, {part}: {len(of_part):,} tokens, and a window takes {STORED_POSITIONS + 1:,}")
-        if (largest := int(of_part.max())) >= TOKENS:
-            raise DataError(f"fineweb, {part}: token {largest}; GPT-2's tokenizer has 0 to {TOKENS - 1}")
-    return as_dataset(tokens["train"], tokens["test"], STORED_POSITIONS, stride)
+    return as_dataset(train, test[: TEST_WINDOWS * STORED_POSITIONS + 1], STORED_POSITIONS, stride)
 
 
 def _sample() -> Dataset:

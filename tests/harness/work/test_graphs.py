@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from harness.errors import DataError
 from harness.work.graphs import (
     Capacity,
     Given,
@@ -15,7 +14,6 @@ from harness.work.graphs import (
     describe_packing,
     in_one_table,
     places,
-    require_graphs,
     room_of,
     shared_arrays,
     units_of,
@@ -28,7 +26,6 @@ LINE = Graph(
 )
 """0 - 1 - 2; the bonds have the codes 0 and 1."""
 ALONE = Graph(np.array([[9]], np.uint8), np.zeros((0, 2), np.int16), np.zeros((0, 1), np.uint8))
-COUNTS = {"atoms": (10,), "bonds": (2,)}
 
 
 def test_edges_are_sorted_by_receiver_and_then_by_sender() -> None:
@@ -48,24 +45,6 @@ def test_edges_are_sorted_by_receiver_and_then_by_sender() -> None:
 def test_features_have_their_own_rows_of_a_table() -> None:
     codes = np.array([[0, 0, 0], [2, 1, 3]], np.uint8)
     assert in_one_table(codes, (3, 2, 4)).tolist() == [[0, 3, 5], [2, 4, 8]]
-
-
-@pytest.mark.parametrize(
-    ("name", "row", "value", "words"),
-    [
-        ("senders", 3, 3, "edge 3: its end 3 is not a node of its graph"),
-        ("receivers", 1, -1, "edge 1: its end -1 is not a node of its graph"),
-        ("atoms", 2, 10, "atoms: row 2 is"),
-    ],
-)
-def test_damaged_graphs_are_named(name: str, row: int, value: int, words: str) -> None:
-    shared, arrays = shared_arrays([LINE, ALONE])
-    require_graphs(shared, arrays, COUNTS)
-    shared[name][row] = value
-    with pytest.raises(DataError, match=words):
-        require_graphs(shared, arrays, COUNTS)
-    with pytest.raises(DataError, match=r"4 nodes and 4 directed edges in all; the arrays have .*'atoms': 3"):
-        require_graphs(shared | {"atoms": shared["atoms"][:3]}, arrays, COUNTS)
 
 
 def test_a_capacity_is_that_of_the_largest_batch_rounded_up() -> None:
