@@ -9,10 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pydantic import ValidationError
-
-from harness.errors import ConfigError, ProjectError, Refused
-from harness.files import in_words
+from harness.errors import ProjectError, Refused
 from harness.measure.process import explain, make_session, require_whole_batch
 from harness.measure.program import D, Device, Session
 from harness.plan import Frozen, Measurement
@@ -28,14 +25,6 @@ class Request(Frozen):
     measurements: list[Measurement]
     lower_only: bool = False
     """JAX: build and lower the programs, which finds what cannot be built; nothing is compiled."""
-
-
-def request_of(text: str) -> Request:
-    """Raises ConfigError where it is none."""
-    try:
-        return Request.model_validate_json(text)
-    except ValidationError as error:
-        raise ConfigError(f"stdin has to be one JSON object with card and measurements: {in_words(error)}") from error
 
 
 def facts(measurement: Measurement, card: Card, **found: Any) -> ProgramFacts:
@@ -77,7 +66,7 @@ def serve(answer: Callable[[Request, Tell], int]) -> int:
     """The exit status: that of `answer`, or 2 with words where nothing can be answered."""
     with stdout_to_ourselves() as tell:
         try:
-            return answer(request_of(sys.stdin.read()), tell)
+            return answer(Request.model_validate_json(sys.stdin.read()), tell)
         except ProjectError as error:
             print(error, file=sys.stderr)
             return 2

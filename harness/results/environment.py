@@ -52,9 +52,6 @@ SLURM_VARIABLES = {
     "job_gpus": "SLURM_JOB_GPUS",
     "step_gpus": "SLURM_STEP_GPUS",
 }
-SLURM_COUNTS = frozenset(
-    {"restart_count", "nodes", "tasks", "task", "cpus_per_task", "memory_per_node_mb", "gpus_on_node"}
-)
 
 
 def describe_environment(repository: Path = REPOSITORY) -> dict[str, Any]:
@@ -104,15 +101,8 @@ def describe_slurm() -> dict[str, str | int | None] | None:
     """None outside a Slurm job. The restart count, which Slurm leaves unset at first, is 0 then."""
     if "SLURM_JOB_ID" not in os.environ:
         return None
-    values: dict[str, str | int | None] = {}
-    for name, variable in SLURM_VARIABLES.items():
-        text = os.environ.get(variable)
-        values[name] = _count(text) if name in SLURM_COUNTS else text
-    return values | {"restart_count": values["restart_count"] or 0}
-
-
-def _count(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 10 else None
+    values = {name: os.environ.get(variable) for name, variable in SLURM_VARIABLES.items()}
+    return values | {"restart_count": int(values["restart_count"] or 0)}
 
 
 def describe_cpu() -> dict[str, Any]:
