@@ -202,8 +202,8 @@ def _who(job: JobState) -> str:
 
 
 def measured_with(plans: Sequence[JobPlan], results: Results, executor: Executor) -> dict[Framework, set[str]] | None:
-    """The releases of each framework that all records of the plans of one cell are of, as far as they say; None where one
-    is missing."""
+    """The releases of each framework that all records of the plans of one cell are of, as far as they say; None where
+    one is missing."""
     releases: dict[Framework, set[str]] = {plan.framework: set() for plan in plans}
     for each in needed(plans, results, executor):
         found = find_settled(each, results, executor)
