@@ -17,7 +17,7 @@ from harness.results.record import Record
 from harness.results.sequential import RatioEstimate
 from harness.results.statistics import SAME_WITHIN, Interval
 from harness.work.declared import use_case, use_case_names
-from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, Setup, scaling, tally
+from pipeline.report.compare import NAMES, Mode, Row, Section, Setup, scaling, tally
 from pipeline.report.declared import model_of, task_of
 from pipeline.report.table import Line, Table, texts
 from pipeline.report.why_words import why_of_row
@@ -39,7 +39,6 @@ from pipeline.report.wording import (
 
 Outcome = Literal["faster", "same", "open", "none"]
 """A side is named; both are the same within 1 %; there is a ratio without a verdict; there is no ratio."""
-NO_OTHERS: OneDevice = {}
 MOST_ROWS = 12
 """Of one device. With more there is one answer for each section."""
 AGAINST = ("mixed_environment", "other_gpu_read", "other_processes", "throttled", "low_clocks", "overruled")
@@ -89,11 +88,7 @@ class Answer:
         return f"{self.who} {factor} faster" + (f" ({interval}" if interval else "")
 
 
-def answer_of(section: Section, row: Row, alone: OneDevice = NO_OTHERS) -> Answer:
-    """
-    Args:
-        alone: what ran on one device, for the efficiency of several.
-    """
+def answer_of(section: Section, row: Row) -> Answer:
     setup, estimate = section.setup, row.ratio
     best = [row.best(framework) for framework in FRAMEWORKS]
     outcome, who, by = _in_words(estimate, row.why_no_ratio or "")
@@ -102,7 +97,7 @@ def answer_of(section: Section, row: Row, alone: OneDevice = NO_OTHERS) -> Answe
     said = zip(FRAMEWORKS, speeds, strict=True)
     cold = [_ready(mode) if mode else "" for mode in best]
     in_turns = " in turns" if all(mode and _took_turns(mode.records[-1]) for mode in best) else ""
-    more = declared_text(row), _scaling(setup, row, best, alone), pays_after(row), newest_text(row)
+    more = declared_text(row), _scaling(section, row, best), pays_after(row), newest_text(row)
     return Answer(
         setup=setup,
         work=_work(setup, row.variant.model),
@@ -206,14 +201,18 @@ def _detail(setup: Setup, row: Row) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _scaling(setup: Setup, row: Row, best: Iterable[Mode | None], alone: OneDevice) -> str:
-    """`Of 2 times one device: JAX 87% (strong), PyTorch 91% (strong)`"""
-    parts = []
-    for mode in best:
-        found = scaling_texts(scaling(setup, row, mode, alone)) if mode else []
-        shares = [f"{text} ({kind})" for kind, text in zip(("strong", "weak"), found, strict=False) if text]
-        parts += [f"{NAMES[mode.framework]} {', '.join(shares)}"] if mode and shares else []
-    return f"Of {setup.cell.devices} times one device: {'; '.join(parts)}" if parts else ""
+def _scaling(section: Section, row: Row, best: Iterable[Mode | None]) -> str:
+    """`Of 2 times one device: JAX 87% (strong), 9% (communication); PyTorch 91% (strong)`, and what differs from the
+    measurement on one device, whose value is first."""
+    devices, parts = section.setup.cell.devices, []
+    for mode in filter(None, best):
+        found = scaling(section, row, mode)
+        words = [f"{text} ({kind})" for kind, text in scaling_texts(found).items()]
+        words += [f"not equal: {differing}"] if words and (differing := unequal(found)) else []
+        parts += [f"{NAMES[mode.framework]} {', '.join(words)}"] if words else []
+    if parts:
+        return f"Of {devices} times one device: {'; '.join(parts)}"
+    return "No scaling efficiency: nothing was measured of this work on one device" if devices > 1 else ""
 
 
 def _took_turns(record: Record) -> bool:
@@ -241,13 +240,12 @@ class Group:
     quick: bool
     sample: bool
     sections: tuple[Section, ...]
-    alone: OneDevice
 
     @cached_property
     def answers(self) -> list[Answer]:
         if sum(len(section.rows) for section in self.sections) > MOST_ROWS:
             return [summary_of(section) for section in self.sections if section.rows]
-        return [answer_of(section, row, self.alone) for section in self.sections for row in section.rows]
+        return [answer_of(section, row) for section in self.sections for row in section.rows]
 
     @property
     def headline(self) -> str:
@@ -285,7 +283,7 @@ class Group:
         return end_of_axis(one.ratio for one in self.answers)
 
 
-def groups_of(compared: Sequence[Section], alone: OneDevice = NO_OTHERS) -> list[Group]:
+def groups_of(compared: Sequence[Section]) -> list[Group]:
     """Full measurements before quick ones, real data before the sample, then by device, lab and software. Sections
     without any row are left out."""
     found: dict[tuple[bool, bool, str, str], list[Section]] = defaultdict(list)
@@ -294,7 +292,7 @@ def groups_of(compared: Sequence[Section], alone: OneDevice = NO_OTHERS) -> list
             setup = section.setup
             found[setup.quick, setup.data == "sample", setup.device, setup.apart].append(section)
     return [
-        Group(device=device, quick=quick, sample=sample, sections=tuple(sections), alone=alone)
+        Group(device=device, quick=quick, sample=sample, sections=tuple(sections))
         for (quick, sample, device, _), sections in sorted(found.items(), key=lambda item: item[0])
     ]
 

@@ -19,7 +19,7 @@ from pipeline.report.conditions import conditions_of_another_time, side
 from pipeline.report.csv_files import csv_of
 from pipeline.report.software import Arms, Lab, Software, lab_of, software_of, words_apart
 from pipeline.report.table import Line, Table, group, texts
-from pipeline.report.wording import place_text
+from pipeline.report.wording import of_how_many, place_text
 
 MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 NOTHING_IN_COMMON = (
@@ -177,8 +177,7 @@ def baseline_table(changes: Sequence[Change], missing: Sequence[str], fail_above
     if few := sum(one.interval is None for one in changes):
         notes.append(f"Without interval and verdict, as a side has one process: {few} of {len(changes)}.")
     if differing := Counter(name for one in changes for name in one.not_the_same):
-        counts = ", ".join(f"{name} ({count} of {len(changes)})" for name, count in differing.most_common())
-        notes.append(f"Not the same then and now: {counts}.")
+        notes.append(f"Not the same then and now: {of_how_many(differing, len(changes))}.")
     if fail_above is not None:
         notes += [
             f"Slower by more than {fail_above * 100:g} %: {one.place}: {one.name}: {_ratio(one)}, {_in_time(one)}"

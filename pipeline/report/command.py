@@ -29,7 +29,7 @@ from pipeline.report.baseline import (
 from pipeline.report.calibration import read_calibrations
 from pipeline.report.calibrations import PUBLISHED_CALIBRATIONS, calibrated_devices
 from pipeline.report.ceilings import read_all_ceilings
-from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
+from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, sections
 from pipeline.report.csv_files import csv_text, phases_csv_text
 from pipeline.report.files import (
     ReportFiles,
@@ -117,10 +117,10 @@ def print_summary(
     reading = read_records(dict.fromkeys(path for one in measurements.values() for path in results.record_files(one)))
     _print_refused(reading.refused, console)
     _print_about_fakes(reading.records, console)
-    alone = one_device(sections(_one_device_records(results, plans, console), judge))
-    compared = sections(reading.records, judge)
+    beside = sections(_one_device_records(results, plans, console), judge)
+    compared = sections(reading.records, judge, alone=beside[0].alone if beside else None)
     print_left_out(reading.records, console)
-    print_answers(compared, console, alone)
+    print_answers(compared, console)
     recorded = {record.measurement_id for record in reading.records}
     of_cells: dict[Cell, list[JobPlan]] = defaultdict(list)
     for plan in plans:
@@ -215,14 +215,13 @@ def _report(folders: Mapping[str, Results], options: ReportOptions, console: "Co
 def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
     """All that a report does with records, for nothing but its errors."""
     compared = sections(records, judge)
-    alone = one_device(compared)
-    print_answers(compared, null_console(), alone)
-    print_details(compared, null_console(), alone)
-    page_html(compared, alone, records, (), results.root)
-    csv_text(compared, alone)
+    print_answers(compared, null_console())
+    print_details(compared, null_console())
+    page_html(compared, records, (), results.root)
+    csv_text(compared)
     phases_csv_text(compared)
-    latex_tables(compared, alone, {})
-    figures(report_files(results.report), compared, alone, png=False)
+    latex_tables(compared)
+    figures(report_files(results.report), compared, png=False)
     published_part(compared, records)
 
 
@@ -248,12 +247,11 @@ def _show_and_write(
     if not compared:
         print_line(console, _nothing(results, reading, everything))
         return 1
-    alone = one_device(everything)
     with_events = [one for folder in folders.values() for one in traces(compared, folder, files.traces)]
     if options.trace:
         with _progress("writing traces", len(with_events), console) as advance:
             _print_refused(write_traces(with_events, files.traces, advance), console)
-    to_draw = figures(files, compared, alone, png=options.png) if options.figures else []
+    to_draw = figures(files, compared, png=options.png) if options.figures else []
     with write_figures(files, to_draw) if options.figures else nullcontext([]) as drawn:  # while the rest is done here
         calibrations, refused = read_calibrations(
             [PUBLISHED_CALIBRATIONS, *(folder.calibration for folder in folders.values())]
@@ -261,27 +259,24 @@ def _show_and_write(
         cells, devices = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
         calibrated = calibrated_devices(calibrations, devices - {UNKNOWN_DEVICE})
         records = [r for r in reading.records if r.measurement.cell in cells and device_name(r) in devices]
-        ceilings = {device: found for device, found in ceilings.items() if device in devices}
         source, linked = " and ".join(str(one.root) for one in folders.values()), links(with_events, files.html)
         neighbours = _neighbours(folders.values(), records)
         page = page_html(
             compared,
-            alone,
             records,
             (*reading.refused, *refused),
             source,
             calibrated,
             traces=linked,
-            ceilings=ceilings,
             neighbours=neighbours,
         )
         write_text(files.html, page)
-        write_tables(files, compared, alone, ceilings, neighbours)
+        write_tables(files, compared, neighbours)
         if options.details:
-            print_details(compared, console, alone)
+            print_details(compared, console)
         print_left_out(records, console)
         _print_refused(refused, console)
-        print_answers(compared, console, alone, calibrated)
+        print_answers(compared, console, calibrated)
         for table in neighbours:
             print_table(table, console)
         with _progress("drawing figures", len(to_draw), console) as advance:

@@ -283,6 +283,8 @@ class Section:
     why_exploratory: str | None = None
     """None where thresholds, headline pair and exclusions were fixed before the first of its records, as they are
     now."""
+    alone: "OneDevice" = field(default_factory=dict, compare=False, repr=False)
+    """What ran on one device, in any section: for the efficiency of several."""
 
 
 class Tally(NamedTuple):
@@ -339,11 +341,6 @@ def device_of(environment: Mapping[str, Any]) -> str:
     return f"CPU: {(environment.get('cpu') or {}).get('model') or 'of unknown model'}"
 
 
-def newest(records: Iterable[Record]) -> list[Record]:
-    """Those that count, once each though several setups may have it."""
-    return list({id(one): one for of_setup in placed(records).values() for one in of_setup}.values())
-
-
 def placed(records: Iterable[Record]) -> dict[Setup, list[Record]]:
     """One record for each measurement in each setup: the newest that is settled, or else the newest.
 
@@ -390,12 +387,16 @@ def _side(record: Record) -> int:
 
 
 def sections(
-    records: Iterable[Record], judge: Judge, ceilings: Mapping[str, Attainable] = NOTHING_MEASURED
+    records: Iterable[Record],
+    judge: Judge,
+    ceilings: Mapping[str, Attainable] = NOTHING_MEASURED,
+    alone: "OneDevice | None" = None,
 ) -> list[Section]:
     """One for each setup, in the order of their names.
 
     Args:
         ceilings: what devices can do, by their names.
+        alone: what ran on one device; None where all of it is among the records.
     """
     by_setup = placed(records)
     apart: dict[Setup, str] = {}
@@ -405,18 +406,26 @@ def sections(
         apart |= {setup: words[setup.lab, setup.arms] for setup in of_device}
     named = {replace(setup, apart=words): by_setup[setup] for setup, words in apart.items()}
     order = sorted(named, key=lambda one: (one.device, one.cell.name, one.quick, one.data, one.apart))
-    return _with_q([_section(setup, named[setup], judge, ceilings.get(setup.device)) for setup in order])
+    found = _with_q([_section(setup, named[setup], judge, ceilings.get(setup.device)) for setup in order])
+    alone = _one_device(found) if alone is None else alone
+    return [replace(section, alone=alone) for section in found]
 
 
 def _with_q(found: Sequence[Section]) -> list[Section]:
     """A family is what one device has measured in one way with one software: other records change no mark of it."""
-    marked: dict[int, Row] = {}
-    for family in {(section.setup.where, section.setup.doubts) for section in found}:
-        rows = [row for one in found if (one.setup.where, one.setup.doubts) == family for row in one.rows]
-        both = _q_values([row.ratio for row in rows]), _q_values([row.declared_ratio for row in rows])
-        for row, q, declared_q in zip(rows, *both, strict=True):
-            marked[id(row)] = replace(row, q=q, declared_q=declared_q)
-    return [replace(section, rows=tuple(marked[id(row)] for row in section.rows)) for section in found]
+    families: dict[tuple[str, tuple[str, ...]], list[Row]] = defaultdict(list)
+    for section in found:
+        families[section.setup.where, section.setup.doubts] += section.rows
+    marked = {family: iter(_marked(rows)) for family, rows in families.items()}
+    return [
+        replace(section, rows=tuple(next(marked[section.setup.where, section.setup.doubts]) for _ in section.rows))
+        for section in found
+    ]
+
+
+def _marked(rows: Sequence[Row]) -> list[Row]:
+    both = _q_values([row.ratio for row in rows]), _q_values([row.declared_ratio for row in rows])
+    return [replace(row, q=q, declared_q=declared_q) for row, q, declared_q in zip(rows, *both, strict=True)]
 
 
 def _q_values(ratios: Sequence[RatioEstimate | None]) -> list[float | None]:
@@ -805,7 +814,7 @@ def _judgement(judgements: Sequence[Judgement]) -> Judgement:
     return min(judgements, key=lambda one: order.index(one.state), default=none)
 
 
-def one_device(compared: Sequence[Section]) -> OneDevice:
+def _one_device(compared: Sequence[Section]) -> OneDevice:
     return {
         _scaling_key(section.setup, row, mode, row.variant.batch_size, software): mode
         for section in compared
@@ -817,7 +826,8 @@ def one_device(compared: Sequence[Section]) -> OneDevice:
     }
 
 
-def scaling(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> Scaling:
+def scaling(section: Section, row: Row, mode: Mode) -> Scaling:
+    setup, alone = section.setup, section.alone
     devices, batch_size = setup.cell.devices, row.variant.batch_size
     if devices == 1 or mode.why_worthless:
         return Scaling(strong=None, weak=None, communication=None)

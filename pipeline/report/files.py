@@ -10,16 +10,15 @@ from harness.errors import ProjectError
 from harness.files import way_out, write_atomically
 from harness.printable import printable
 from pipeline.report.answer import answers_table, groups_of
-from pipeline.report.ceilings import DeviceCeilings
 from pipeline.report.charts import PRINT, specification
-from pipeline.report.compare import OneDevice, Section, Setup, headline
+from pipeline.report.compare import Section, Setup, headline
 from pipeline.report.csv_files import csv_text, phases_csv_text, why_csv_text
 from pipeline.report.drawing import Figure, drawn
 from pipeline.report.figures import section_charts
 from pipeline.report.page import PAGE_BEGINS
 from pipeline.report.scaling_axis import scaling_chart
 from pipeline.report.table import Table, latex
-from pipeline.report.tables import modes_table, report_tables, section_tables
+from pipeline.report.tables import report_tables, section_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,38 +78,31 @@ def write_text(path: Path, text: str) -> None:
 def write_tables(
     files: ReportFiles,
     compared: Sequence[Section],
-    alone: OneDevice,
-    ceilings: DeviceCeilings,
     neighbours: Sequence[Table],
 ) -> None:
-    write_text(files.csv, csv_text(compared, alone))
+    write_text(files.csv, csv_text(compared))
     write_text(files.phases, phases_csv_text(compared))
     write_text(files.why, why_csv_text(compared))
     _clear(files.tables, "*.tex")
-    for name, text in latex_tables(compared, alone, ceilings, neighbours).items():
+    for name, text in latex_tables(compared, neighbours).items():
         write_text(files.tables / f"{name}.tex", text)
 
 
-def latex_tables(
-    compared: Sequence[Section], alone: OneDevice, ceilings: DeviceCeilings, neighbours: Sequence[Table] = ()
-) -> dict[str, str]:
+def latex_tables(compared: Sequence[Section], neighbours: Sequence[Table] = ()) -> dict[str, str]:
     """File name (without its ending) to text: `overview` of all answers, the report's tables, and of each section its
-    tables, with one of the fastest modes alone (`-full`) as papers have it."""
+    tables."""
     answers = [answer for group in groups_of(compared) for answer in group.answers]
     tables = {"overview": latex(answers_table("overview", "JAX or PyTorch", answers))} if answers else {}
-    of_all = report_tables(compared, alone, ceilings, neighbours)
+    of_all = report_tables(compared, neighbours)
     tables |= {one.name: latex(one) for one in of_all}
     names = section_names(compared)
     for section in compared:
         name, comment = names[section.setup], headline(section.setup)
-        found = [*section_tables(section, alone), modes_table(section, "paper")]
-        tables |= {f"{name}-{one.name}": latex(one, [comment]) for one in found if one.lines}
+        tables |= {f"{name}-{one.name}": latex(one, [comment]) for one in section_tables(section) if one.lines}
     return tables
 
 
-def figures(
-    files: ReportFiles, compared: Sequence[Section], alone: OneDevice | None = None, *, png: bool
-) -> list[Figure]:
+def figures(files: ReportFiles, compared: Sequence[Section], *, png: bool) -> list[Figure]:
     """All that are to be drawn. Pure."""
     names = section_names(compared)
     found = [
@@ -118,7 +110,7 @@ def figures(
         for section in compared
         for chart in section_charts(section)
     ]
-    of_all = scaling_chart(compared, alone)
+    of_all = scaling_chart(compared)
     found += [(of_all.name, "JAX and PyTorch", of_all)] if of_all.points else []
     return [
         Figure(path=files.figures / name, specification=specification(chart, PRINT, title=title), png=png)

@@ -21,9 +21,8 @@ class Line:
 
     framework: Framework
     execution_mode: str
-    formulation: str
     run_as: str
-    """How the formulation is run, in words."""
+    """How its formulation is run, in words."""
     is_loop: bool
     """It does one piece after the other: the others of its framework are compared with it."""
     modes: Mapping[float, Mode]
@@ -43,10 +42,6 @@ class Panel:
     def loop(self, framework: Framework) -> Line | None:
         return next((line for line in self.lines if line.framework == framework and line.is_loop), None)
 
-    def has_others(self, framework: Framework) -> bool:
-        """Whether there is a number to compare with that of the loop."""
-        return any(line.modes for line in self.lines if line.framework == framework and not line.is_loop)
-
 
 @dataclass(frozen=True, kw_only=True)
 class OptionAxis:
@@ -54,17 +49,17 @@ class OptionAxis:
     panels: tuple[Panel, ...]
 
     @property
-    def name(self) -> str:
-        """`models` is `number of models`; an option that is no plural has its own name."""
-        name = self.option.replace("_", " ")
-        return f"number of {name}" if name.endswith("s") else name
-
-    @property
     def loops(self) -> str:
         """`loop` of PyTorch (eager), `unrolled` of JAX (compiled): what the other modes of each are compared with."""
         found = {line.framework: line for panel in self.panels for line in panel.lines if line.is_loop}
         loops = [found[framework] for framework in reversed(FRAMEWORKS) if framework in found]
         return ", ".join(f"`{one.execution_mode}` of {NAMES[one.framework]} ({one.run_as})" for one in loops)
+
+
+def option_name(option: str) -> str:
+    """`models` is `number of models`; an option that is no plural has its own name."""
+    name = option.replace("_", " ")
+    return f"number of {name}" if name.endswith("s") else name
 
 
 def axis_option(variants: Iterable[Variant]) -> str | None:
@@ -122,7 +117,6 @@ def _line(use_case_name: str, name: tuple[Framework, str], of_mode: Mapping[floa
     return Line(
         framework=name[0],
         execution_mode=name[1],
-        formulation=declared.formulation if declared else name[1],
         run_as=declared.run.words if declared else NOT_DECLARED,
         is_loop=declared is not None and declared.is_loop,
         modes={value: mode for value in values if (mode := of_mode[value])},
@@ -145,23 +139,17 @@ def _value(variant: Variant, option: str) -> float:
     return value
 
 
-def speed_ups(line: Line, loop: Line) -> dict[float, PairedRatio]:
-    """By the option's value, ascending: throughput over that of the loop, paired by replicate, where both have a
-    number that may be compared."""
+def compared_speed_ups(line: Line, loop: Line) -> dict[float, PairedRatio]:
+    """By the option's value, ascending: throughput over that of the loop, paired by replicate, where both have a number
+    that may be compared, and as many replicates as a first look takes."""
     found = {}
     for value, mode in line.modes.items():
         other = loop.modes.get(value)
         if other is not None and not mode.why_worthless and not other.why_worthless:
             common = sorted(mode.throughputs.keys() & other.throughputs.keys())
-            both = ([one.throughputs[number] for number in common] for one in (mode, other))
-            if common:
-                found[value] = paired_ratio(*both)
+            if len(common) >= FIRST_LOOK:
+                found[value] = paired_ratio(*([one.throughputs[number] for number in common] for one in (mode, other)))
     return found
-
-
-def compared_speed_ups(line: Line, loop: Line) -> dict[float, PairedRatio]:
-    """Those of as many replicates as a first look takes."""
-    return {value: one for value, one in speed_ups(line, loop).items() if one.replicates >= FIRST_LOOK}
 
 
 def where_it_wins(found: Mapping[float, PairedRatio]) -> str:

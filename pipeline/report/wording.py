@@ -1,7 +1,7 @@
 """How numbers, ratios and doubts are put into words, the same on the terminal, in the page and in tables."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from harness.plan import FRAMEWORKS, Cell, Framework
@@ -49,10 +49,11 @@ def milliseconds(seconds: float | None) -> str:
     return "" if seconds is None else number(seconds * 1e3)
 
 
-def scaling_texts(found: Scaling) -> list[str]:
-    """Strong, weak and communication: `87% [81%, 93%]`; nothing where there is none."""
+def scaling_texts(found: Scaling) -> dict[str, str]:
+    """Strong, weak and communication, of which there is any: `87% [81%, 93%]`."""
     moved = "" if found.communication is None else f"{found.communication:.0%}"
-    return [share_text(found.strong), share_text(found.weak), moved]
+    texts = {"strong": share_text(found.strong), "weak": share_text(found.weak), "communication": moved}
+    return {kind: text for kind, text in texts.items() if text}
 
 
 def share_text(ratio: PairedRatio | None) -> str:
@@ -226,6 +227,11 @@ def differences(comparison: Comparison | Scaling) -> str:
     return "; ".join(f"{what}: {text}" for what, text in found.items() if text)
 
 
+def of_how_many(names: Counter[str], of_all: int) -> str:
+    """`node (2 of 8), driver (1 of 8)`"""
+    return ", ".join(f"{name} ({count} of {of_all})" for name, count in names.most_common())
+
+
 def flag_places(rows: Iterable[Row]) -> list[list[str]]:
     """Each flag once: its name, one of its sentences, and where it was seen."""
     seen: dict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -283,12 +289,8 @@ def choice_note(rows: Iterable[Row]) -> str:
     return " ".join(note for word, note in notes.items() if word in words)
 
 
-def absent_lines(rows: Iterable[Row], *, on_terminal: bool = False) -> list[str]:
-    """Which numbers are missing beside a throughput and why, once for all modes and numbers of the same reason.
-
-    Args:
-        on_terminal: only the numbers that the terminal shows.
-    """
+def absent_lines(rows: Iterable[Row]) -> list[str]:
+    """Which numbers are missing beside a throughput and why, once for all modes and numbers of the same reason."""
     records = [
         (f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", record, record.result)
         for row in rows
@@ -298,8 +300,6 @@ def absent_lines(rows: Iterable[Row], *, on_terminal: bool = False) -> list[str]
     ]
     names: dict[tuple[str, str], list[str]] = defaultdict(list)
     for absence in absences():
-        if on_terminal and not absence.on_terminal:
-            continue
         places: dict[str, dict[str, None]] = defaultdict(dict)
         for label, record, result in records:
             if reason := absence.reason(record, result):

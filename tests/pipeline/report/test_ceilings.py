@@ -76,7 +76,7 @@ def test_without_a_ceiling_nothing_is_said_of_one() -> None:
     assert terms.share_of_attainable is None and terms.products_share_of_attainable is None
     assert "attainable" not in why_sentence(why_of(row))
     assert "roofline" not in {chart.name for chart in section_charts(section)}
-    assert "of attainable" in page_html([section], {}, [], (), Path("results"))
+    assert "of attainable" in page_html([section], [], (), Path("results"))
 
 
 def test_a_ceiling_is_that_of_the_rows_precision() -> None:

@@ -13,7 +13,7 @@ from harness.results.parity import Judgement
 from harness.results.predictions import evaluation_of
 from harness.results.record import DataIdentity, EpochPoint, Record
 from pipeline.report.command import ReportOptions, report_command
-from pipeline.report.compare import Comparison, Section, device_name, headline, newest, one_device, scaling, tally
+from pipeline.report.compare import Comparison, Section, device_name, headline, placed, scaling, tally
 from pipeline.report.compare import sections as judged_sections
 from pipeline.report.conditions import Condition
 from pipeline.report.csv_files import csv_text
@@ -169,7 +169,8 @@ def test_devices_without_nvml_and_slices_are_devices_of_their_own() -> None:
     found = [record("jax", "step.jit", environment=one | slurm) for one in every]
     names = ["NVIDIA H200", "NVIDIA H200", "NVIDIA H200 MIG 1g.18gb", "NVIDIA H200 MIG 18.0 GiB", "CPU: Xeon"]
     assert [device_name(one) for one in found] == names
-    assert newest(found) == [found[1], *found[2:]]  # the same measurement, on four devices
+    counted = [one for of_setup in placed(found).values() for one in of_setup]
+    assert counted == [found[1], *found[2:]]  # the same measurement, on four devices
 
 
 def test_other_settings_and_precisions_have_rows_of_their_own() -> None:
@@ -261,13 +262,16 @@ def test_the_newest_settled_record_counts() -> None:
 
 
 def test_what_failed_before_its_device_was_known_is_forgotten_once_it_is_measured() -> None:
+    def counted(*found: Record) -> list[Record]:
+        return [one for of_setup in placed(found).values() for one in of_setup]
+
     measured = record("jax", "step.jit")
     failed = record("jax", "step.jit", environment={}, outcome="failed", reason="no such file", result=None)
-    assert newest([failed, measured]) == newest([measured, failed]) == [measured]
-    assert newest([failed]) == [failed]
+    assert counted(failed, measured) == counted(measured, failed) == [measured]
+    assert counted(failed) == [failed]
     refused = failed.model_copy(update={"outcome": "refused"})  # such as a precision that its device does not have
-    assert newest([refused]) == [refused]
-    assert newest([measured, refused]) == [measured]
+    assert counted(refused) == [refused]
+    assert counted(measured, refused) == [measured]
     other = record("torch", "step.eager", environment={}, outcome="failed", reason="no", result=None)
     section = section_of([measured, other])  # it stands beside its cell
     assert (section.setup.device, section.without_number) == ("NVIDIA H200", (other,))
@@ -510,7 +514,7 @@ def test_communication_is_what_a_step_takes_more_than_alone() -> None:
     alone = two.result.blocks.model_copy(update={"block_times_s": [0.4, 0.4, 0.4]})
     section = section_of([with_result(two, blocks_alone=alone)])
     (row,) = section.rows
-    assert scaling(section.setup, row, row.modes[0], {}).communication == pytest.approx(0.2)
+    assert scaling(section, row, row.modes[0]).communication == pytest.approx(0.2)
     assert float(csv_lines([section])[0]["step_time_alone_s"]) == pytest.approx(0.04)
 
 
@@ -522,19 +526,19 @@ def test_an_efficiency_has_the_interval_of_its_replicates() -> None:
     compared = sections(records)
     section = next(section for section in compared if section.setup.cell.devices == 2)
     (row,) = section.rows
-    found = scaling(section.setup, row, row.modes[0], one_device(compared))
+    found = scaling(section, row, row.modes[0])
     middle, reach = math.sqrt(0.75 * 0.8), 12.706 / 2 * math.log(0.8 / 0.75)
     assert found.weak is None
     assert found.strong.value == pytest.approx(middle)
     assert found.strong.interval == pytest.approx((middle * math.exp(-reach), middle * math.exp(reach)))
-    assert scaling_texts(found) == ["77% [51%, 117%]", "", ""]
+    assert scaling_texts(found) == {"strong": "77% [51%, 117%]"}
 
 
 def test_a_plan_for_two_devices_is_shown_with_its_efficiency(tmp_path: Path) -> None:
     results = Results(root=tmp_path)
     several = plan("jax", "step.jit").model_copy(update={"cell": TWO})
     save(record("jax", "step.jit", 1500, cell=TWO), results)
-    assert "times one device" not in summary_of(results, [several])
+    assert "No scaling efficiency: nothing was measured of this work on one device" in summary_of(results, [several])
     save(record("jax", "step.jit", 1000), results)
     output = summary_of(results, [several])
     assert output.count("Train a small CNN on 2 devices") == 2  # in the headline, and above its answer
@@ -621,12 +625,14 @@ def test_what_was_not_equal_stands_beside_the_ratio_and_the_efficiency(tmp_path:
         record("jax", "scan.jit", 1000, environment=one),
         record("jax", "scan.jit", 1500, cell=TWO, environment=several),
     ]
-    of_efficiency = "not equal: libraries: jax 0.10.1 / 0.10.2; not recorded: CPU, driver, variables, code"
-    assert [line["scaling_differences"] for line in csv_lines(sections(scaled))] == ["", of_efficiency]
+    in_csv = "not equal: libraries: jax 0.10.1 / 0.10.2; not recorded: CPU, driver, variables, code"
+    assert [line["scaling_differences"] for line in csv_lines(sections(scaled))] == ["", in_csv]
     shown, page = reported(Results(root=tmp_path), *found, *scaled, details=True)
-    assert "But: not equal on both sides: node: n1 / n2" in shown and of_efficiency in shown
+    assert "But: not equal on both sides: node: n1 / n2" in shown
     of_ratio = "not equal: node: n1 / n2; not recorded: GPU, driver, CPUs, libraries, variables, code, pairing"
-    assert of_ratio in page and of_efficiency in page
+    assert of_ratio in page
+    efficiency = "Of 2 times one device: JAX 75% (strong), not equal: libraries: jax 0.10.1 / 0.10.2"
+    assert efficiency in shown and efficiency in page
 
 
 @pytest.mark.parametrize(

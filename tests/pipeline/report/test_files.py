@@ -18,7 +18,7 @@ from harness.results.record import Energy, EpochPoint, Memory, Record
 from harness.work.tasks import IMAGE_CLASSIFICATION, PERPLEXITY
 from pipeline.report.charts import PAGE, PRINT, Points, specification
 from pipeline.report.command import ReportOptions, report_command
-from pipeline.report.compare import Section, one_device, sections
+from pipeline.report.compare import Section, sections
 from pipeline.report.csv_files import csv_text
 from pipeline.report.environments import environment_groups
 from pipeline.report.figures import section_charts
@@ -30,7 +30,7 @@ from tests.made.report_records import A100, CELL, CPU, H200, passed, plain, reco
 from tests.made.vision_records import TRAINING, vision_records
 from tests.pipeline.report.shown import page_of, reported
 from tests.pipeline.report.test_ceilings import CEILINGS
-from tests.pipeline.report.test_option_axis import sweep, with_memory
+from tests.pipeline.report.test_option_axis import sweep
 
 NASTY = r"a<b>&\_{}%$#^~|--\"é中</script><!--"
 STRANGE = CELL.model_copy(update={"benchmark": NASTY, "use_case": 9, "use_case_name": NASTY})
@@ -109,7 +109,7 @@ def test_every_table_compiles(tmp_path: Path) -> None:
         ],
         passed,
     )
-    tables = latex_tables(compared, one_device(compared), {})
+    tables = latex_tables(compared)
     assert {"overview", "devices", "models", "mnist-1-train-nvidia-h200-answers"} < tables.keys()
     assert "mnist-1-train-nvidia-a100-phases" in tables and "mnist-1-train-nvidia-h200-phases" not in tables
     assert any(table.count(r"\begin{tabular}") > 1 for table in tables.values())
@@ -136,14 +136,12 @@ def points_of(section: Section) -> dict[str, Points]:
 def test_every_chart_is_drawn_and_the_frameworks_look_the_same_everywhere() -> None:
     import vl_convert
 
-    axis = [with_memory(one) for one in sweep()]
     bound = sections(launch_bound_pair(), passed, CEILINGS)
-    charts = [chart for section in sections([*records(), *axis], passed) + bound for chart in section_charts(section)]
-    names = ["ratio", "learning_accuracy", "throughput_over_batch_size", "time_by_class", "roofline"]
-    assert {chart.name for chart in charts} == {
-        *names,
-        *(f"{name}_over_models" for name in ("step_time", "speed_up", "memory")),
-    }
+    charts = [
+        chart for section in sections([*records(), *sweep()], passed) + bound for chart in section_charts(section)
+    ]
+    over = ("throughput_over_batch_size", "throughput_over_models")
+    assert {chart.name for chart in charts} == {"ratio", "learning_accuracy", *over, "time_by_class", "roofline"}
     for chart in charts:
         svg = vl_convert.vegalite_to_svg(specification(chart, PRINT))
         assert ElementTree.fromstring(svg).tag.endswith("svg")
@@ -310,7 +308,7 @@ def test_the_report_writes_its_folder_anew(tmp_path: Path) -> None:
     assert pdf.read_bytes().startswith(b"%PDF")
     assert {path.name for path in (results.report / "tables").iterdir()} == {
         *("overview.tex", "models.tex"),
-        *(f"mnist-1-train-nvidia-h200-{name}.tex" for name in ("answers", "modes", "full", "quantities", "sides")),
+        *(f"mnist-1-train-nvidia-h200-{name}.tex" for name in ("answers", "modes", "quantities", "sides")),
     }
     assert (results.report / "comparison.csv").read_text().count("\n") == 5  # a head, two modes of each framework
 

@@ -8,13 +8,19 @@ from typing import Any
 import pytest
 
 from harness.plan import Cell, Framework, Variant
-from harness.results.record import Memory, Record
-from pipeline.report.charts import Points
+from harness.results.record import Record
 from pipeline.report.csv_files import phases_csv_text
 from pipeline.report.figures import section_charts
-from pipeline.report.option_axis import OptionAxis, axis_option, compared_speed_ups, option_axis, where_it_wins
+from pipeline.report.option_axis import (
+    OptionAxis,
+    axis_option,
+    compared_speed_ups,
+    option_axis,
+    option_name,
+    where_it_wins,
+)
 from pipeline.report.phases import all_times, phases_absent, phases_of
-from pipeline.report.tables import phase_statistics_table, phases_table, wins_table
+from pipeline.report.tables import phases_table, wins_table
 from tests.made.report_records import record, section_of, with_result
 from tests.pipeline.report.shown import page_of
 
@@ -159,52 +165,36 @@ def test_one_value_says_nothing_of_always(throughput: float, wins: str) -> None:
     assert wins_table(section_of(records)).lines[2].cells[1] == f"{wins}, no other compared"
 
 
-# Figures.
+# The figure.
 
 
-def test_a_mode_is_a_formulation_and_how_it_is_run_as_declared() -> None:
-    speeds = [of("torch", mode, models) for mode in ("loop.compiled", "batched.eager", "gone") for models in (1, 8)]
-    (panel,) = axis_of(speeds).panels
-    assert {line.execution_mode: (line.formulation, line.run_as, line.is_loop) for line in panel.lines} == {
-        "loop.compiled": ("loop", "compiled", False),
-        "batched.eager": ("batched", "eager", False),
-        "gone": ("gone", "not declared", False),  # a record outlives the declaration of its mode
+def test_what_a_mode_is_compared_with_is_declared() -> None:
+    speeds = [of("torch", mode, models) for mode in ("loop.eager", "loop.compiled", "gone") for models in (1, 8)]
+    axis = axis_of(speeds)
+    assert axis.loops == "`loop.eager` of PyTorch (eager)"
+    assert {line.execution_mode: (line.run_as, line.is_loop) for line in axis.panels[0].lines} == {
+        "loop.eager": ("eager", True),
+        "loop.compiled": ("compiled", False),
+        "gone": ("not declared", False),  # a record outlives the declaration of its mode
     }
 
 
-def points_of(records: Sequence[Record]) -> dict[str, Points]:
-    """Of the charts over the option."""
-    return {chart.name: chart.points for chart in section_charts(section_of(records)) if "_over_models" in chart.name}
-
-
-def test_the_charts_over_the_number_of_models() -> None:
-    points = points_of([with_memory(one) for one in sweep()])
-    assert list(points) == ["step_time_over_models", "speed_up_over_models", "memory_over_models"]
-    step, speed_up, memory = points.values()
-    # 100 samples a step: 4000 samples/s are 25 ms a step.
-    of_step = {(p["framework"], p["mode"], p["value"]): p["step_ms"] for p in step}
-    assert of_step["PyTorch", "batched.eager", 64] == 25 and len(of_step) == 5 * 3 + 2 + 3
-    of_loop = {(p["framework"], p["mode"], p["value"]): p["speed_up"] for p in speed_up}
-    assert of_loop["PyTorch", "loop.compiled", 8] == 1.3 and of_loop["JAX", "vmap.jit", 1] == 0.9
-    assert of_loop["PyTorch", "loop.eager", 64] == 1 and len(of_loop) == 5 * 3 + 2 * 2  # not JAX at 64
-    mib = {(p["group"], p["mode"], p["value"]): p["mib"] for p in memory}
-    assert mib["cnn-b100-fp32-different | memory of a steady step", "loop.eager", 1] == 512
-    assert mib["cnn-b100-fp32-different | pool", "loop.eager", 1] == 2048
-
-
-def with_memory(one: Record) -> Record:
-    return with_result(one, memory=Memory(step_peak_bytes=2**29, pool_peak_bytes=2**31)) if one.result else one
-
-
-@pytest.mark.parametrize("mode", ["vmap.jit", "unrolled.jit"])
-def test_without_a_loop_or_another_mode_and_without_memory_there_is_the_step_time_only(mode: str) -> None:
-    assert list(points_of([of("jax", mode, 1), of("jax", mode, 8)])) == ["step_time_over_models"]
-    assert points_of([of("jax", mode, 8)]) == {}  # one value makes no chart
+def test_the_chart_over_the_number_of_models() -> None:
+    charts = {chart.name: chart for chart in section_charts(section_of(sweep()))}
+    assert "throughput_over_batch_size" not in charts
+    points = charts["throughput_over_models"].points
+    assert {point["group"] for point in points} == {"cnn | batch 100, fp32, different"}
+    found = {(one["framework"], one["mode"], one["value"]): (one["throughput"], one["chosen"]) for one in points}
+    assert len(found) == 5 * 3 + 2 + 3
+    assert found["PyTorch", "batched.eager", 64] == (4000, True)
+    assert [found["PyTorch", "streams.eager", models][1] for models in (1, 8, 64)] == [True, False, False]
+    one_value = section_of([of("jax", mode, 8) for mode in ("vmap.jit", "unrolled.jit")])
+    assert "throughput_over_models" not in {chart.name for chart in section_charts(one_value)}
 
 
 @pytest.mark.parametrize(("option", "name"), [("models", "number of models"), ("sparse_share", "sparse share")])
 def test_an_axis_is_named_in_words(option: str, name: str) -> None:
-    assert OptionAxis(option=option, panels=()).name == name
+    assert option_name(option) == name
 
 
 # Phases.
@@ -259,11 +249,6 @@ def test_a_phase_has_six_statistics_and_so_has_the_whole_step() -> None:
     lines = list(csv.DictReader(phases_csv_text([section]).splitlines()))
     assert [line["phase"] for line in lines] == ["forward", "whole_step"]
     assert [line["max_s"] for line in lines] == ["8.0", "0.05"]
-    assert [list(line.cells) for line in phase_statistics_table(section).lines] == [
-        ["PyTorch cnn-b100-fp32-different-8 loop.eager"],
-        ["forward", "4,000", "1,581", "1,000", "8,000", "4,000", "7,600"],
-        ["whole step", "32", "19", "12", "50", "50", "50"],
-    ]
 
 
 def test_calls_of_many_steps_have_a_mean_and_a_median_only() -> None:
@@ -271,7 +256,7 @@ def test_calls_of_many_steps_have_a_mean_and_a_median_only() -> None:
     latency = one.result.latency.model_copy(update={"steps_per_call": 10})
     (times,) = all_times(section_of([with_result(one, latency=latency)]))
     assert times.whole_step == pytest.approx({"mean": 0.003195, "p50": 0.005})
-    assert phases_table(section_of([one])).lines == phase_statistics_table(section_of([one])).lines == []
+    assert phases_table(section_of([one])).lines == []
 
 
 def test_a_phase_that_the_longest_list_lacks_stands_behind_the_one_it_follows() -> None:
@@ -295,5 +280,3 @@ def test_the_page_has_both_tables() -> None:
     row = '<th scope="row" class="label torch">PyTorch grouped_conv1d.eager</th>'
     assert f'{row}<td class="n">12.5</td><td class="n">250</td><td class="n">50</td>' in html
     assert "their sum is not the step" in html
-    statistics = '<th scope="row" class="label ">forward</th>' + '<td class="n">12.5</td><td class="n">0</td>'
-    assert statistics in html  # one run: no spread
