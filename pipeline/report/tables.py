@@ -12,7 +12,6 @@ from pipeline.report.ceilings import ceilings_of, ceilings_table
 from pipeline.report.compare import NAMES, Mode, Row, Section
 from pipeline.report.declared import task_of
 from pipeline.report.devices_axis import devices_table
-from pipeline.report.models import models_of, models_table
 from pipeline.report.option_axis import compared_speed_ups, option_axis, option_name, values_text, where_it_wins
 from pipeline.report.phases import all_times, phases_absent, phases_of
 from pipeline.report.scaling_axis import scaling_over_devices
@@ -295,6 +294,5 @@ def report_tables(compared: Sequence[Section], neighbours: Sequence[Table] = ())
         devices_table(compared),
         *neighbours,
         ceilings_table(ceilings_of(compared)),
-        models_table(models_of(compared)),
     )
     return [table for table in found if table.lines]

@@ -6,13 +6,11 @@ import pytest
 
 from harness.results.record import Latency, Record
 from pipeline.report.charts import Chart
-from pipeline.report.compare import sections
 from pipeline.report.figures import section_charts
-from pipeline.report.models import models_of, models_table
 from pipeline.report.table import Table
 from pipeline.report.tables import modes_table
-from tests.made.report_records import CPU, csv_lines, passed, record, row_of, section_of, with_result
-from tests.made.vision_records import INFERENCE, TRAINING, vision_record, vision_records
+from tests.made.report_records import CPU, csv_lines, record, row_of, section_of, with_result
+from tests.made.vision_records import TRAINING, vision_record, vision_records
 from tests.pipeline.report.shown import answers_of
 
 
@@ -102,23 +100,6 @@ def test_the_terminal_shows_p99_beside_p50_on_80_columns() -> None:
     # A call takes 1 ms + 55.6 M / 8e12 s, over 2.
     (line,) = [line for line in shown.splitlines() if "PyTorch forward.max_autotune_graph" in line]
     assert line.split()[2:6] == ["1,986", "0.503", "1.01", "1.51"]
-
-
-def test_the_table_of_models() -> None:
-    """Without a declared size, with the counts of their records."""
-    unknown = INFERENCE.model_copy(update={"benchmark": "gone"})
-    counted = [
-        with_result(record("jax", "step.jit", batch_size=count, cell=unknown), parameter_count=count)
-        for count in (10, 2_000, 300)
-    ]
-    found = [*pair(1, model="vit_b_16"), record("jax", "step.jit"), *counted]
-    table = models_table(models_of(sections(found, passed)))
-    assert [" & ".join(line.cells) for line in table.lines] == [
-        "gone & cnn & not declared & 10 to 2,000 & not declared & not declared & not declared & not declared",
-        "imagenet100 & vit_b_16 & attention & 85,875,556 & 17.6 & 86,567,656 & 17.6 & 81.1%",
-        "mnist & cnn & not declared & 26,010 & not declared & not declared & not declared & not declared",
-    ]
-    assert "Published: torchvision, IMAGENET1K_V1, with 1,000 outputs." in table.caption
 
 
 # Throughput by batch size.
