@@ -11,7 +11,6 @@ from pipeline.report.answer import answer_of, answers_table
 from pipeline.report.ceilings import ceilings_of, ceilings_table
 from pipeline.report.compare import NAMES, Mode, Row, Section
 from pipeline.report.declared import task_of
-from pipeline.report.devices_axis import devices_table
 from pipeline.report.option_axis import compared_speed_ups, option_axis, option_name, values_text, where_it_wins
 from pipeline.report.phases import all_times, phases_absent, phases_of
 from pipeline.report.scaling_axis import scaling_over_devices
@@ -291,7 +290,6 @@ def report_tables(compared: Sequence[Section], neighbours: Sequence[Table] = ())
     """`neighbours`: that table, where there is one."""
     found = (
         scaling_over_devices(compared),
-        devices_table(compared),
         *neighbours,
         ceilings_table(ceilings_of(compared)),
     )

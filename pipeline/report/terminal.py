@@ -8,7 +8,6 @@ from harness.results.record import Record
 from pipeline.report.answer import Answer, groups_of
 from pipeline.report.calibrations import CalibratedDevices, trust_sentences
 from pipeline.report.compare import Section, headline
-from pipeline.report.devices_axis import devices_table
 from pipeline.report.left_out import left_out_lines
 from pipeline.report.scaling_axis import scaling_over_devices
 from pipeline.report.table import Table, terminal_table
@@ -85,7 +84,6 @@ def print_details(compared: Sequence[Section], console: "Console") -> None:
             if line.cells[2]:
                 print_wrapped(console, f"{line.cells[0]}: {line.cells[2]}")
     print_table(scaling_over_devices(compared), console)
-    print_table(devices_table(compared), console)
 
 
 def print_table(table: Table, console: "Console") -> None:
