@@ -39,6 +39,7 @@ from pipeline.report.wording import (
 
 Outcome = Literal["faster", "same", "open", "none"]
 """A side is named; both are the same within 1 %; there is a ratio without a verdict; there is no ratio."""
+NOT_DECIDED = "not decided"
 MOST_ROWS = 12
 """Of one device. With more there is one answer for each section."""
 AGAINST = ("mixed_environment", "other_gpu_read", "other_processes", "throttled", "low_clocks", "overruled")
@@ -58,10 +59,9 @@ class Answer:
     faster: Framework | None
     """The side that the estimate is on, also where there is no verdict; None at 1, or without a ratio."""
     who: str
-    """`JAX`, `the same`, `not decided`, `so far JAX`, `no verdict, JAX`, `no ratio`"""
-    by: str
-    """`1.06 × (1.04 to 1.09)`, `within 1 % (0.998 to 1.004)`, `between JAX 4 % and PyTorch 1 % faster`, or why there is
-    no ratio."""
+    """`JAX`, `the same`, NOT_DECIDED, `so far JAX`, `no verdict, JAX`, `no ratio`"""
+    amount: str
+    """`1.06 ×`, `within 1 %`, `between JAX 4 % and PyTorch 1 % faster`, or why there is no ratio."""
     ratio: float | None
     """JAX's throughput over PyTorch's."""
     interval: Interval | None
@@ -80,18 +80,32 @@ class Answer:
     """The one thing that speaks against it, or that would decide it."""
 
     @property
+    def ends(self) -> str:
+        """`(1.04 to 1.09)`, of the side that is named; empty where there is no interval, or the amount has its ends."""
+        if self.interval is None or self.who == NOT_DECIDED:
+            return ""
+        low, high = self.interval
+        if self.outcome != "same" and self.faster == "torch":
+            low, high = 1 / high, 1 / low
+        return f"({times(low)} to {times(high)})"
+
+    @property
+    def by(self) -> str:
+        """`1.06 × (1.04 to 1.09)`"""
+        return f"{self.amount} {self.ends}".strip()
+
+    @property
     def sentence(self) -> str:
         """`JAX 1.06 × faster (1.04 to 1.09)`"""
-        if self.outcome != "faster":
-            return f"{self.who}: {self.by}" if self.by else self.who
-        factor, _, interval = self.by.partition(" (")
-        return f"{self.who} {factor} faster" + (f" ({interval}" if interval else "")
+        if self.outcome == "faster":
+            return f"{self.who} {self.amount} faster {self.ends}".strip()
+        return f"{self.who}: {self.by}" if self.by else self.who
 
 
 def answer_of(section: Section, row: Row) -> Answer:
     setup, estimate = section.setup, row.ratio
     best = [row.best(framework) for framework in FRAMEWORKS]
-    outcome, who, by = _in_words(estimate, row.why_no_ratio or "")
+    outcome, who, amount = _in_words(estimate, row.why_no_ratio or "")
     samples = task_of(setup.cell.benchmark).samples
     speeds = [number(mode.throughput_samples_per_s) if mode else "" for mode in best]
     said = zip(FRAMEWORKS, speeds, strict=True)
@@ -105,7 +119,7 @@ def answer_of(section: Section, row: Row) -> Answer:
         outcome=outcome,
         faster=_side(estimate.value if estimate else None),
         who=who,
-        by=by,
+        amount=amount,
         ratio=estimate.value if estimate else None,
         interval=estimate.interval if estimate else None,
         speeds=", ".join(f"{NAMES[one]} {speed} {samples}/s" for one, speed in said if speed),
@@ -124,9 +138,9 @@ def summary_of(section: Section) -> Answer:
     counts = [f"{name} in {count}" for name, count in found.verdicts.items() if count]
     counts += [f"no ratio in {found.without_ratio}"] if found.without_ratio else []
     mean = found.mean
-    outcome, who, by = _in_words(mean, "")
+    outcome, who, amount = _in_words(mean, "")
     if mean and outcome == "open" and mean.interval:
-        who, by = "not decided", between(mean.interval)
+        who, amount = NOT_DECIDED, between(mean.interval)
     return Answer(
         setup=setup,
         work=use_case_title(setup.cell),
@@ -134,7 +148,7 @@ def summary_of(section: Section) -> Answer:
         outcome=outcome,
         faster=_side(mean.value if mean else None),
         who=who,
-        by=by,
+        amount=amount,
         ratio=mean.value if mean else None,
         interval=mean.interval if mean else None,
         speeds=", ".join(counts),
@@ -153,33 +167,21 @@ def _ready(mode: Mode) -> str:
 def _in_words(estimate: RatioEstimate | None, why_none: str) -> tuple[Outcome, str, str]:
     if estimate is None:
         return "none", "no ratio", why_none
-    if estimate.doubt:
-        return "open", f"no verdict, {NAMES[_side(estimate.value) or 'jax']}", _factor(estimate)
-    if estimate.names_a_side:
-        return "faster", estimate.verdict.partition(" ")[0], _factor(estimate)
-    if estimate.verdict == "same":
-        return "same", "the same", f"within {100 * (SAME_WITHIN - 1):.0f} %{_range(estimate.interval)}"
-    if estimate.p is not None:
-        return "open", "not decided", between(estimate.interval)
     side = _side(estimate.value)
-    return "open", f"so far {NAMES[side]}" if side else "so far the same", _factor(estimate)
+    factor = f"{times(max(estimate.value, 1 / estimate.value))} ×"
+    if estimate.doubt:
+        return "open", f"no verdict, {NAMES[side or 'jax']}", factor
+    if estimate.names_a_side:
+        return "faster", estimate.verdict.partition(" ")[0], factor
+    if estimate.verdict == "same":
+        return "same", "the same", f"within {100 * (SAME_WITHIN - 1):.0f} %"
+    if estimate.p is not None:
+        return "open", NOT_DECIDED, between(estimate.interval)
+    return "open", f"so far {NAMES[side]}" if side else "so far the same", factor
 
 
 def _side(ratio: float | None) -> Framework | None:
     return None if ratio is None or ratio == 1 else "jax" if ratio > 1 else "torch"
-
-
-def _factor(estimate: RatioEstimate) -> str:
-    """`1.06 × (1.04 to 1.09)`, of the side that it is on: at least 1."""
-    if estimate.value >= 1:
-        return f"{times(estimate.value)} ×{_range(estimate.interval)}"
-    interval = estimate.interval
-    turned = None if interval is None else Interval(1 / interval.high, 1 / interval.low)
-    return f"{times(1 / estimate.value)} ×{_range(turned)}"
-
-
-def _range(interval: Interval | None) -> str:
-    return "" if interval is None else f" ({times(interval.low)} to {times(interval.high)})"
 
 
 def _work(setup: Setup, model: str) -> str:

@@ -57,7 +57,7 @@ def _answer_points(answers: Iterable[tuple[str, Answer]]) -> Points:
             "order": order,
             "ratio": _rounded(one.ratio),
             **_ends(one.interval),
-            "words": one.who + (f", {one.by.partition(' (')[0]}" if one.outcome == "faster" else ""),
+            "words": one.who + (f", {one.amount}" if one.outcome == "faster" else ""),
             "verdict": f"{NAMES[one.faster]} faster"
             if one.outcome == "faster" and one.faster
             else _OTHERS[one.outcome],
