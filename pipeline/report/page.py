@@ -18,7 +18,7 @@ from pipeline.report.answer import Answer, Group, groups_of, place_on_axis
 from pipeline.report.calibrations import CalibratedDevices, trust_sentences
 from pipeline.report.charts import PAGE, Chart, specification
 from pipeline.report.compare import NAMES, Section, Setup
-from pipeline.report.environments import environment_groups, versions_and_days
+from pipeline.report.environments import environments_table, versions_and_days
 from pipeline.report.figures import section_charts
 from pipeline.report.left_out import left_out_lines
 from pipeline.report.scaling_axis import scaling_chart
@@ -98,10 +98,9 @@ def page_html(
         measured=measured_sentence(records),
         places=places,
         place_ids={place.setup: place.id for place in places},
-        tables=report_tables(compared, neighbours),
+        tables=[*report_tables(compared, neighbours), environments_table(records)],
         overall=overall,
         filters=_filters(places),
-        environments=environment_groups(records),
         left_out=left_out_lines(records),
         about_fakes=HEADLINE if any(is_of_a_fake(record.environment) for record in records) else "",
         refused=[printable(sentence) for sentence in refused],

@@ -20,7 +20,7 @@ from pipeline.report.charts import PAGE, PRINT, Points, specification
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import Section, sections
 from pipeline.report.csv_files import csv_text
-from pipeline.report.environments import environment_groups
+from pipeline.report.environments import environments_table
 from pipeline.report.figures import section_charts
 from pipeline.report.files import latex_tables, section_names
 from pipeline.report.table import LONGEST_TABULAR, latex_escaped
@@ -278,12 +278,15 @@ def test_a_page_of_nothing_but_failures() -> None:
 
 
 def test_environments_are_told_once_for_all_records_of_the_same() -> None:
-    found = environment_groups([*records(), record("jax", "step.jit", environment=H200 | {"python": "3.11.1"})])
-    assert [(group.title, group.records) for group in found] == [
-        ("JAX of unknown version on NVIDIA H200", 16),
-        ("JAX of unknown version on NVIDIA H200", 1),
-        ("PyTorch of unknown version on NVIDIA H200", 16),
+    here = H200 | {"python": "3.11.1", "packages": {"jax": "0.10.2", "numpy": "2.3"}, "node": "n1"}
+    lines = environments_table([*records(), record("jax", "step.jit", environment=here)]).lines
+    assert [line.cells for line in lines if line.is_group] == [
+        ["JAX of unknown version on NVIDIA H200: 16 records"],
+        ["JAX of unknown version on NVIDIA H200: 1 record"],
+        ["PyTorch of unknown version on NVIDIA H200: 16 records"],
     ]
+    facts = [line.cells for line in lines]
+    assert ["nodes", "n1"] in facts and ["packages", "jax 0.10.2, numpy 2.3"] in facts and ["Python", "3.11.1"] in facts
 
 
 # The command.
