@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from harness.plan import Variant
 from harness.results.record import Record
 from pipeline.report.answer import Answer, answer_of, groups_of
 from pipeline.report.charts import (
@@ -18,7 +19,6 @@ from pipeline.report.charts import (
 )
 from pipeline.report.compare import MANY_STEPS, NAMES, Mode, Row, RowKey, Section, row_labels
 from pipeline.report.declared import task_of
-from pipeline.report.option_axis import axis_option, option_name
 from pipeline.report.why import terms_of
 from pipeline.report.why_words import term_words
 from pipeline.report.wording import fastest_modes
@@ -109,6 +109,27 @@ def _curve(record: Record) -> Iterable[tuple[int, float, float]]:
     for point in record.result.epochs if record.result else []:
         time_s += point.train_time_s
         yield point.epoch, time_s, point.test_metric
+
+
+def axis_option(variants: Iterable[Variant]) -> str | None:
+    """The option that is a positive number wherever it is, and has the most values, at least two; by name among equals.
+    Variants may lack it, as records from before it was an option do."""
+    values: dict[str, set[object]] = defaultdict(set)
+    for variant in variants:
+        for name, value in variant.options.items():
+            values[name].add(value)
+    axes = {name: len(found) for name, found in values.items() if len(found) > 1 and all(map(_is_positive, found))}
+    return min(axes, key=lambda name: (-axes[name], name), default=None)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def option_name(option: str) -> str:
+    """`models` is `number of models`; an option that is no plural has its own name."""
+    name = option.replace("_", " ")
+    return f"number of {name}" if name.endswith("s") else name
 
 
 def _throughput_charts(section: Section) -> list[Chart]:

@@ -4,14 +4,12 @@ from collections.abc import Sequence
 
 from harness.results.kernel_names import class_of
 from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
-from harness.results.sequential import FIRST_LOOK
 from harness.results.statistics import calls_needed
 from harness.work.tasks import Metric
 from pipeline.report.answer import answer_of, answers_table
 from pipeline.report.ceilings import ceilings_of, ceilings_table
 from pipeline.report.compare import NAMES, Mode, Row, Section
 from pipeline.report.declared import task_of
-from pipeline.report.option_axis import compared_speed_ups, option_axis, option_name, values_text, where_it_wins
 from pipeline.report.phases import all_times, phases_absent, phases_of
 from pipeline.report.scaling_axis import scaling_over_devices
 from pipeline.report.table import Column, Line, Table, group, numbers, texts
@@ -20,14 +18,12 @@ from pipeline.report.why_words import ON_CPU, not_explained_lines, tensor_cores_
 from pipeline.report.wording import (
     absent_lines,
     best_of,
-    bracket,
     choice_note,
     differences,
     equal_names,
     flag_places,
     milliseconds,
     quantity_lines,
-    times,
 )
 
 
@@ -38,7 +34,6 @@ def section_tables(section: Section) -> list[Table]:
         flags_table(section),
         modes_table(section),
         quantities_table(section),
-        wins_table(section),
         phases_table(section),
         terms_table(section),
         kernels_table(section),
@@ -135,38 +130,6 @@ def quantities_table(section: Section) -> Table:
             *numbers("pairs"),
         ],
         lines=[Line(cells) for cells in quantity_lines(section.rows, _metric(section))],
-    )
-
-
-def wins_table(section: Section) -> Table:
-    """From which value of a numeric option on each mode is faster than its framework's own loop."""
-    axis = option_axis(section)
-    lines = []
-    for panel in axis.panels if axis and axis.loops else ():
-        lines.append(group(panel.label))
-        for line in panel.lines:
-            loop = panel.loop(line.framework)
-            found = {} if loop is None or line.is_loop else compared_speed_ups(line, loop)
-            wins = where_it_wins(found) if loop and not line.is_loop else "no loop here" if not loop else "is the loop"
-            value, last = next(reversed(found.items()), (None, None))
-            cells = [f"{NAMES[line.framework]} {line.execution_mode}", wins]
-            cells.append(f"{times(last.value)}{bracket(last.interval)} at {value:g}" if last else "")
-            compared_at = line.modes if loop is None or line.is_loop else found
-            cells += [values_text(compared_at), values_text(line.out_of_memory)]
-            lines.append(Line(cells, line.framework))
-    about = f"Against the loop of the same framework: {axis.loops}. " if axis else ""
-    return Table(
-        name="wins",
-        title=f"From which {option_name(axis.option)} on each execution mode wins" if axis else "",
-        caption=(
-            f"{about}Faster: the 95 % interval of the speed-up excludes 1 and does not lie within 1 % of it; compared "
-            f"where both have {FIRST_LOOK} processes."
-        ),
-        columns=[
-            *(*texts("mode", "faster than its loop"), *numbers("speed-up")),
-            *(Column("compared at", is_detail=True), *texts("out of memory at")),
-        ],
-        lines=lines,
     )
 
 

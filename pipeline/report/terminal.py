@@ -11,7 +11,7 @@ from pipeline.report.compare import Section, headline
 from pipeline.report.left_out import left_out_lines
 from pipeline.report.scaling_axis import scaling_over_devices
 from pipeline.report.table import Table, terminal_table
-from pipeline.report.tables import modes_table, sides_table, wins_table
+from pipeline.report.tables import modes_table, sides_table
 from pipeline.report.wording import chance_sentence, failure_lines, rules_sentence
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def print_details(compared: Sequence[Section], console: "Console") -> None:
     for section in compared:
         console.rule(style="dim")
         print_wrapped(console, headline(section.setup), style="bold")
-        for table in (modes_table(section), wins_table(section)):
-            print_table(table, console)
+        print_table(modes_table(section), console)
         for line in sides_table(section).lines:
             if line.cells[2]:
                 print_wrapped(console, f"{line.cells[0]}: {line.cells[2]}")

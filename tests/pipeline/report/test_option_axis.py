@@ -2,7 +2,6 @@
 
 import csv
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,17 +9,9 @@ import pytest
 from harness.plan import Cell, Framework, Variant
 from harness.results.record import Record
 from pipeline.report.csv_files import phases_csv_text
-from pipeline.report.figures import section_charts
-from pipeline.report.option_axis import (
-    OptionAxis,
-    axis_option,
-    compared_speed_ups,
-    option_axis,
-    option_name,
-    where_it_wins,
-)
+from pipeline.report.figures import axis_option, option_name, section_charts
 from pipeline.report.phases import all_times, phases_absent, phases_of
-from pipeline.report.tables import phases_table, wins_table
+from pipeline.report.tables import phases_table
 from tests.made.report_records import record, section_of, with_result
 from tests.pipeline.report.shown import page_of
 
@@ -34,12 +25,6 @@ def of(framework: Framework, mode: str, models: int, throughput: float = 1000.0,
 
 def short_of_memory(framework: Framework, mode: str, models: int, **changes: Any) -> Record:
     return of(framework, mode, models, outcome="out_of_memory", reason="out of memory", result=None, **changes)
-
-
-def axis_of(records: Sequence[Record]) -> OptionAxis:
-    axis = option_axis(section_of(records))
-    assert axis is not None
-    return axis
 
 
 def sweep(**changes: Any) -> list[Record]:
@@ -85,98 +70,6 @@ def variant(**options: Any) -> Variant:
 )
 def test_any_number_with_several_values_is_an_axis(variants: list[Variant], option: str | None) -> None:
     assert axis_option(variants) == option
-
-
-def test_values_that_only_ran_out_of_memory_are_on_the_axis() -> None:
-    axis = axis_of([of("torch", "loop.eager", 1), short_of_memory("torch", "loop.eager", 64)])
-    (line,) = axis.panels[0].lines
-    assert (list(line.modes), line.out_of_memory) == ([1], (64,))
-
-
-def test_records_from_before_the_option_have_no_place() -> None:
-    old = record("torch", "loop.eager", cell=MANY)
-    old_short = record("torch", "vmap.eager", cell=MANY, outcome="out_of_memory", reason="out of memory", result=None)
-    axis = axis_of([old, old_short, of("torch", "loop.eager", 1), of("torch", "loop.eager", 8)])
-    assert [(panel.label, len(panel.lines)) for panel in axis.panels] == [("cnn-b100-fp32-different", 1)]
-
-
-def test_other_batch_sizes_precisions_and_settings_have_panels_of_their_own() -> None:
-    records = [
-        of("torch", "loop.eager", models, **changes)
-        for models in (1, 8)
-        for changes in ({}, {"batch_size": 200}, {"precision": "tf32"}, {"settings": {"epochs": 3}})
-    ]
-    labels = sorted(panel.label for panel in axis_of(records).panels)
-    assert labels[2:] == ["cnn-b100-tf32-different", "cnn-b200-fp32-different"]
-    assert all(label.startswith("cnn-b100-fp32-different (settings ") for label in labels[:2])
-    assert labels[0] != labels[1]
-
-
-# Where a mode wins.
-
-
-def test_where_each_mode_begins_to_win() -> None:
-    wins = {line.cells[0]: line.cells[1:] for line in wins_table(section_of(sweep())).lines[1:]}
-    assert {mode: cells[0] for mode, cells in wins.items()} == {
-        "JAX unrolled.jit": "is the loop",
-        "JAX map.jit": "not compared with 4 replicates",
-        "JAX vmap.jit": "from 8",
-        "PyTorch loop.eager": "is the loop",
-        "PyTorch batched.eager": "from 8",
-        "PyTorch loop.compiled": "always",
-        "PyTorch streams.eager": "only at 1, 64",
-        "PyTorch vmap.eager": "never",  # 0.5 % faster at 64 is the same
-    }
-    assert list(wins)[0] == "JAX unrolled.jit" and list(wins)[3] == "PyTorch loop.eager"
-    assert wins["PyTorch batched.eager"][1] == "4.00 [4.00, 4.00] at 64"
-    # JAX's loop has no number at 64, so nothing is compared there.
-    assert wins["JAX vmap.jit"][1:3] == ["1.10 [1.10, 1.10] at 8", "1, 8"]
-    assert wins["JAX unrolled.jit"][3] == wins["JAX map.jit"][3] == "64"
-
-
-@pytest.mark.parametrize(("spread", "wins"), [(0.001, "always"), (0.2, "never")])
-def test_with_replicates_the_interval_decides(spread: float, wins: str) -> None:
-    """Log ratios of log 1.1 and -spread, 0, spread, 0: half of the interval is 3.182 * spread * sqrt(2 / 3) / 2."""
-    records = []
-    for models in (1, 8):
-        for replicate, noise in enumerate((-spread, 0.0, spread, 0.0)):
-            records.append(of("torch", "loop.eager", models, 1000, replicate=replicate))
-            records.append(of("torch", "vmap.eager", models, 1100 * math.exp(noise), replicate=replicate))
-    (panel,) = axis_of(records).panels
-    loop, vmap = panel.lines
-    found = compared_speed_ups(vmap, loop)
-    assert (where_it_wins(found), list(found)) == (wins, [1, 8])
-    assert found[8].value == pytest.approx(1.1)
-
-
-def test_replicates_that_the_loop_lacks_are_not_compared() -> None:
-    records = [
-        *(of("torch", "loop.eager", models, replicate=number) for models in (1, 8) for number in range(3)),
-        *(of("torch", "vmap.eager", 8, 9000, replicate=number) for number in range(4)),
-    ]
-    lines = wins_table(section_of(records)).lines[1:]
-    assert [line.cells[1] for line in lines] == ["is the loop", "not compared with 4 replicates"]
-
-
-@pytest.mark.parametrize(("throughput", "wins"), [(2000, "at 8"), (500, "not at 8")])
-def test_one_value_says_nothing_of_always(throughput: float, wins: str) -> None:
-    speeds = (("loop.eager", 1, 1000.0), ("loop.eager", 8, 1000.0), ("vmap.eager", 8, throughput))
-    records = [of("torch", *one, replicate=number) for one in speeds for number in range(4)]
-    assert wins_table(section_of(records)).lines[2].cells[1] == f"{wins}, no other compared"
-
-
-# The figure.
-
-
-def test_what_a_mode_is_compared_with_is_declared() -> None:
-    speeds = [of("torch", mode, models) for mode in ("loop.eager", "loop.compiled", "gone") for models in (1, 8)]
-    axis = axis_of(speeds)
-    assert axis.loops == "`loop.eager` of PyTorch (eager)"
-    assert {line.execution_mode: (line.run_as, line.is_loop) for line in axis.panels[0].lines} == {
-        "loop.eager": ("eager", True),
-        "loop.compiled": ("compiled", False),
-        "gone": ("not declared", False),  # a record outlives the declaration of its mode
-    }
 
 
 def test_the_chart_over_the_number_of_models() -> None:
@@ -267,15 +160,8 @@ def test_a_phase_that_the_longest_list_lacks_stands_behind_the_one_it_follows() 
     assert phases_of(all_times(section_of(records))) == ["draw", "compile", "zero", "forward", "backward"]
 
 
-# The page and the terminal.
-
-
-def test_the_page_has_both_tables() -> None:
-    found = [*sweep(), of("torch", "grouped_conv1d.eager", 8, details=phases(forward=[0.0125], backward=[0.25]))]
-    html = page_of(found)
-    assert "From which number of models on each execution mode wins" in html
-    torch = '<th scope="row" class="label torch">PyTorch'
-    assert f'{torch} batched.eager</th><td>from 8</td><td class="n">4.00 [4.00, 4.00] at 64</td>' in html
+def test_the_page_has_the_phases() -> None:
+    html = page_of([of("torch", "grouped_conv1d.eager", 8, details=phases(forward=[0.0125], backward=[0.25]))])
     # Of the whole step the median latency, 50 ms.
     row = '<th scope="row" class="label torch">PyTorch grouped_conv1d.eager</th>'
     assert f'{row}<td class="n">12.5</td><td class="n">250</td><td class="n">50</td>' in html
