@@ -21,7 +21,6 @@ from pipeline.report.wording import (
     choice_note,
     differences,
     equal_names,
-    flag_places,
     milliseconds,
     quantity_lines,
 )
@@ -31,7 +30,6 @@ def section_tables(section: Section) -> list[Table]:
     """All that a section has, in the order in which they are shown; those without a line are left out."""
     found = [
         rows_table(section),
-        flags_table(section),
         modes_table(section),
         quantities_table(section),
         phases_table(section),
@@ -51,16 +49,6 @@ def rows_table(section: Section) -> Table:
     return answers_table("answers", "Who is faster, row by row", [answer_of(section, row) for row in section.rows])
 
 
-def flags_table(section: Section) -> Table:
-    return Table(
-        name="flags",
-        title="What was noticed while measuring",
-        caption="Flags of single processes, and of ratios. An answer names the one that matters to it.",
-        columns=texts("flag", "what", "where"),
-        lines=[Line(cells) for cells in flag_places(section.rows)],
-    )
-
-
 def modes_table(section: Section) -> Table:
     """Every execution mode below its variant; a column only where there is any number."""
     metric = _metric(section)
@@ -73,11 +61,11 @@ def modes_table(section: Section) -> Table:
             cells = [f"{NAMES[mode.framework]} {mode.name}", number(mode.throughput_samples_per_s)]
             interval = mode.throughput_interval
             cells.append(f"{number(interval.low)} to {number(interval.high)}" if interval else "")
-            cells += [str(len(mode.throughputs)), _role(row, mode), *(_number(mode, one, metric) for one in shown)]
-            lines.append(Line(cells, mode.framework))
+            cells += [str(len(mode.throughputs)), _role(row, mode), " ".join(sorted(mode.flags))]
+            lines.append(Line([*cells, *(_number(mode, one, metric) for one in shown)], mode.framework))
         for one in row.only_screened:
             cells = [f"{NAMES[one.framework]} {one.execution_mode}", f"({number(one.throughput_samples_per_s)})"]
-            lines.append(Line([*cells, "", "0", "screened only", *[""] * len(shown)], one.framework, is_pale=True))
+            lines.append(Line([*cells, "", "0", "screened only", "", *[""] * len(shown)], one.framework, is_pale=True))
     return Table(
         name="modes",
         title="Every execution mode in numbers",
@@ -85,13 +73,14 @@ def modes_table(section: Section) -> Table:
             f"Medians over processes. {choice_note(section.rows)} Compile: what the first calls took more than later "
             "ones, with empty caches (cold) and with those of an earlier process (warm). No p95 where one call holds "
             f"many steps: a percentile of their means is not that of a step; no p99 from fewer than "
-            f"{calls_needed(0.99)} calls. Each framework counts the memory of a steady step in its own way."
+            f"{calls_needed(0.99)} calls. Each framework counts the memory of a steady step in its own way. "
+            "Flags: docs/reference.md says what each is; an answer names the one that matters to it."
         ),
         columns=[
             *texts("mode"),
             *numbers("samples/s"),
             *(Column("95 % interval", True, is_detail=True), Column("processes", True, is_detail=True)),
-            Column("in the ratio", is_detail=True),
+            *(Column("in the ratio", is_detail=True), Column("flags", is_detail=True)),
             *(Column(one.title(metric), True, is_detail="terminal" not in one.shown) for one in shown),
         ],
         lines=lines,

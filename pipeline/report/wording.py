@@ -232,18 +232,6 @@ def of_how_many(names: Counter[str], of_all: int) -> str:
     return ", ".join(f"{name} ({count} of {of_all})" for name, count in names.most_common())
 
 
-def flag_places(rows: Iterable[Row]) -> list[list[str]]:
-    """Each flag once: its name, one of its sentences, and where it was seen."""
-    seen: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for row in rows:
-        for flag, sentence in (row.comparison.flags if row.comparison else {}).items():
-            seen[flag].append((row.label, sentence))
-        for mode in row.modes:
-            for flag, sentence in mode.flags.items():
-                seen[flag].append((f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", sentence))
-    return [[flag, places[0][1], _some([where for where, _ in places])] for flag, places in sorted(seen.items())]
-
-
 def failure_lines(records: Sequence[Record]) -> list[str]:
     """What was tried and has no number: once for all replicates with the same outcome and reason."""
     places: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
