@@ -32,7 +32,6 @@ from pipeline.report.compare import (
 from pipeline.report.conditions import uses_gpu
 from pipeline.report.reading import read_records
 from pipeline.report.table import Line, Table, group, numbers, texts
-from pipeline.report.wording import place_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -144,15 +143,6 @@ class Finding:
         card = self.spread.slowest if self.framework else self.spread.farthest
         chance = self.spread.within is not None and card not in self.spread.apart
         return card, f"{100 * self.spread.difference(card):+.1f} %{' (may be chance)' if chance else ''}"
-
-    @property
-    def sentence(self) -> str:
-        """`mnist, use case 1 (train), on NVIDIA H200: cnn-b64-fp32, JAX step.jit: between cards 1.8 %, within 0.3 %;
-        slowest n017, -6.0 %`"""
-        what = f"{place_text(self.setup)}: {self.row}, {self.name}"
-        kind = "slowest" if self.framework else "farthest"
-        between, within = _percent(self.spread.between), _percent(self.spread.within)
-        return f"{what}: between cards {between}, within {within}; {kind} {', '.join(self.odd_one)}"
 
 
 def findings(of_nodes: Iterable[tuple[Sequence[Section], Judge]]) -> list[Finding]:
@@ -292,8 +282,5 @@ def print_fleet(
             f"first: {TRY}",
         )
         return 1
-    for one in found:
-        if one.is_best:
-            print_wrapped(console, one.sentence)
     print_table(fleet_table(found), console)
     return 0
