@@ -32,11 +32,9 @@ from pipeline.report.ceilings import read_all_ceilings
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, sections
 from pipeline.report.csv_files import csv_text, phases_csv_text
 from pipeline.report.files import (
-    ReportFiles,
     figures,
     latex_tables,
     report_files,
-    require_targets,
     write_figures,
     write_tables,
     write_text,
@@ -70,9 +68,6 @@ TRY = "python main.py --benchmark mnist --use_case 1 --data sample --quick --wai
 class ReportOptions:
     """What the command line asks for. An empty tuple means all."""
 
-    html: Path | None = None
-    """None: in the report's folder, as for `csv`."""
-    csv: Path | None = None
     png: bool = False
     figures: bool = True
     details: bool = False
@@ -197,11 +192,9 @@ def _against_baseline(folders: Mapping[str, Results], options: ReportOptions, co
 
 def _report(folders: Mapping[str, Results], options: ReportOptions, console: "Console", judge: Judge) -> int:
     results = next(iter(folders.values()))
-    targets = report_files(results.report, html=options.html, csv=options.csv)
-    require_targets(targets, options.html, options.csv)
     reading = _read(folders, console)
     try:
-        return _show_and_write(folders, targets, options, reading, console, judge)
+        return _show_and_write(folders, options, reading, console, judge)
     except (ProjectError, OSError):
         raise
     except Exception as error:
@@ -209,7 +202,7 @@ def _report(folders: Mapping[str, Results], options: ReportOptions, console: "Co
         console.print(f"A record is odd ({why}); looking for it ...", style="yellow", markup=False, highlight=False)
     sound = without_odd_ones(reading, lambda records: _try(records, results, judge))
     _print_refused(sound.refused[len(reading.refused) :], console)
-    return _show_and_write(folders, targets, options, sound, console, judge)
+    return _show_and_write(folders, options, sound, console, judge)
 
 
 def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
@@ -227,13 +220,13 @@ def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
 
 def _show_and_write(
     folders: Mapping[str, Results],
-    files: ReportFiles,
     options: ReportOptions,
     reading: Reading,
     console: "Console",
     judge: Judge,
 ) -> int:
     results = next(iter(folders.values()))
+    files = report_files(results.report)
     ceilings, odd = read_all_ceilings(*(folder.ceilings for folder in folders.values()))
     _print_refused(odd, console)
     everything = sections(reading.records, judge, ceilings)

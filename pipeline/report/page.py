@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from markupsafe import Markup
 
-PAGE_BEGINS = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
-"""By which a page of a report is known."""
 TEMPLATES = REPOSITORY / "templates"
 EMBED = "window.vegaEmbed = vegaEmbed;"
 """What the page's own script uses of Vega."""

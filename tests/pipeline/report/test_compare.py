@@ -523,14 +523,13 @@ def test_the_summary_of_plans_on_80_columns(tmp_path: Path) -> None:
 
 
 def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None:
-    results, target = Results(root=tmp_path / "results"), tmp_path / "tables" / "all.csv"
+    results = Results(root=tmp_path)
     found = [*pair(), *(record("torch", "step.eager", 1500, replicate=replicate) for replicate in range(4))]
     corrupt = save(record("jax", "scan.jit"), results)
     corrupt.write_text(corrupt.read_text()[:100])
-    shown, _ = reported(results, *found, csv=target)
+    shown, _ = reported(results, *found)
     assert f"Warning: {corrupt}: not a record" in shown and corrupt.exists()
-    assert target.read_text() == csv_text(sections(found))
-    reported(results, csv=target)  # a second one replaces the file
+    assert (results.report / "comparison.csv").read_text() == csv_text(sections(found))
     lines = csv_lines(sections(found))
     assert [(line["framework"], line["execution_mode"], line["fastest"]) for line in lines] == [
         ("jax", "step.jit", "True"),
