@@ -19,7 +19,7 @@ from pipeline.report.conditions import conditions_of_another_time, side
 from pipeline.report.csv_files import csv_of
 from pipeline.report.software import Arms, Lab, Software, lab_of, software_of, words_apart
 from pipeline.report.table import Line, Table, group, texts
-from pipeline.report.wording import of_how_many, place_text
+from pipeline.report.wording import of_how_many
 
 MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 NOTHING_IN_COMMON = (
@@ -128,8 +128,8 @@ def _names(records: Sequence[Record]) -> list[tuple[str, str]]:
         of = one.measurement
         lab = labs[lab_of(one), NO_ARMS]
         setup = Setup(device=device_name(one), cell=of.cell, data=of.data, quick=of.quick, apart=lab)
-        label = f"{place_text(setup)}: {NAMES[of.framework]} {of.variant.key}"
-        keys.append((place_text(setup), RowKey(label, settings_digest(of), data_id(one))))
+        label = f"{setup.place}: {NAMES[of.framework]} {of.variant.key}"
+        keys.append((setup.place, RowKey(label, settings_digest(of), data_id(one))))
     labels = row_labels([key for _, key in keys], {key: one for (_, key), one in zip(keys, records, strict=True)})
     return [
         (place, one.measurement.variant.key + labels[key].removeprefix(key.label))

@@ -94,9 +94,9 @@ class Setup:
 
     @property
     def place(self) -> str:
-        """`mnist, use case 2 (train), on 2 x NVIDIA H200`"""
-        cell = self.cell
-        return f"{cell.benchmark}, use case {cell.use_case} ({cell.use_case_name}), on {self.devices}"
+        """`mnist, use case 2 (train), on 2 x NVIDIA H200 (quick run)`"""
+        cell, doubts = self.cell, f" ({', '.join(self.doubts)})" if self.doubts else ""
+        return f"{cell.benchmark}, use case {cell.use_case} ({cell.use_case_name}), on {self.devices}{doubts}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +107,8 @@ class Mode:
     execution_mode: str
     records: tuple[Record, ...]
     """In the order of their replicates."""
-    throughputs: dict[int, float]
-    """Samples per second of each replicate."""
-    numbers: dict[str, float]
-    """Of harness/results/quantities.py, by name: medians over replicates."""
     of_replicates: dict[int, dict[str, float]]
-    """The same of each replicate."""
-    replicates_with: dict[str, int]
-    """How many replicates have that number; the others never reached the goal, say."""
+    """Of each replicate the numbers of harness/results/quantities.py, by name."""
     flags: dict[str, str]
     attainable_operations_per_s: float | None = None
     """Of matrix products in its precision on its device (`main.py ceilings`); None where that was not measured."""
@@ -136,6 +130,22 @@ class Mode:
         """The mode that does the same on one device; its own name but for one process per node."""
         result = self.records[0].result
         return str(result.details.get("one_device_mode", self.execution_mode)) if result else self.execution_mode
+
+    @cached_property
+    def throughputs(self) -> dict[int, float]:
+        """Samples per second of each replicate."""
+        return {replicate: numbers[THROUGHPUT.name] for replicate, numbers in self.of_replicates.items()}
+
+    @cached_property
+    def replicates_with(self) -> Counter[str]:
+        """How many replicates have a number; the others never reached the goal, say."""
+        return Counter(name for numbers in self.of_replicates.values() for name in numbers)
+
+    @cached_property
+    def numbers(self) -> dict[str, float]:
+        """Medians over replicates, by name."""
+        every = self.of_replicates.values()
+        return {name: median([one[name] for one in every if name in one]) for name in self.replicates_with}
 
     @cached_property
     def throughput_samples_per_s(self) -> float:
@@ -312,12 +322,6 @@ MANY_STEPS = ", many steps in a call"
 
 OneDevice = dict[tuple[object, ...], Mode]
 """What ran on one device, by `_scaling_key`."""
-
-
-def headline(setup: Setup) -> str:
-    """What this was measured on, and whether it may be quoted."""
-    doubts = " on ".join(setup.doubts).capitalize()
-    return f"{setup.place}. {doubts}: not a result to quote." if doubts else f"{setup.place}."
 
 
 def device_name(record: Record) -> str:
@@ -702,17 +706,11 @@ def _mode(
     doubles: tuple[str, ...] = (),
 ) -> Mode:
     records = sorted(records, key=lambda record: record.measurement.replicate)
-    throughputs: dict[int, float] = {}
-    values: dict[str, list[float]] = defaultdict(list)
     of_replicates: dict[int, dict[str, float]] = {}
     flags: dict[str, str] = {}
     for record in records:
         assert record.result is not None, "only records with a number come here"
-        numbers = summary_numbers(record.result, operations_of(record.measurement))
-        throughputs[record.measurement.replicate] = numbers[THROUGHPUT.name]
-        of_replicates[record.measurement.replicate] = numbers
-        for name, value in numbers.items():
-            values[name].append(value)
+        of_replicates[record.measurement.replicate] = summary_numbers(record.result, operations_of(record.measurement))
         # Today's rules over yesterday's samples; what only the job could see was recorded.
         protocol = record.measurement.protocol
         recorded = {name: text for name, text in record.flags.items() if name not in FLAGS_UP_TO_2}
@@ -722,10 +720,7 @@ def _mode(
         framework=framework,
         execution_mode=execution_mode,
         records=tuple(records),
-        throughputs=throughputs,
-        numbers={name: median(found) for name, found in values.items()},
         of_replicates=of_replicates,
-        replicates_with={name: len(found) for name, found in values.items()},
         doubles=doubles,
         flags=flags,
         attainable_operations_per_s=attainable.peak(records[0].measurement.variant.precision) if attainable else None,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from harness.files import way_out, write_atomically
 from pipeline.report.answer import answers_table, groups_of
 from pipeline.report.charts import PRINT, specification
-from pipeline.report.compare import Section, Setup, headline
+from pipeline.report.compare import Section, Setup
 from pipeline.report.csv_files import csv_text, phases_csv_text, why_csv_text
 from pipeline.report.drawing import Figure, drawn
 from pipeline.report.figures import section_charts
@@ -61,7 +61,7 @@ def latex_tables(compared: Sequence[Section], neighbours: Sequence[Table] = ()) 
     tables |= {one.name: latex(one) for one in of_all}
     names = section_names(compared)
     for section in compared:
-        name, comment = names[section.setup], headline(section.setup)
+        name, comment = names[section.setup], section.setup.place
         tables |= {f"{name}-{one.name}": latex(one, [comment]) for one in section_tables(section) if one.lines}
     return tables
 
@@ -70,7 +70,7 @@ def figures(files: ReportFiles, compared: Sequence[Section], *, png: bool) -> li
     """All that are to be drawn. Pure."""
     names = section_names(compared)
     found = [
-        (f"{names[section.setup]}-{chart.name}", headline(section.setup), chart)
+        (f"{names[section.setup]}-{chart.name}", section.setup.place, chart)
         for section in compared
         for chart in section_charts(section)
     ]

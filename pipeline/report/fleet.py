@@ -25,7 +25,6 @@ from pipeline.report.compare import (
     RowKey,
     Section,
     Setup,
-    headline,
     row_labels,
     sections,
 )
@@ -236,10 +235,9 @@ def _percent(deviation: float | None) -> str:
 
 def fleet_table(found: Sequence[Finding]) -> Table:
     lines: list[Line] = []
-    for place, one in enumerate(found):
-        title = f"{headline(one.setup)} {one.row}"
-        if place == 0 or title != f"{headline(found[place - 1].setup)} {found[place - 1].row}":
-            lines.append(group(title))
+    for one in found:
+        title = group(f"{one.setup.place}: {one.row}")
+        lines += [title] if title not in lines else []
         counts = [str(len(one.spread.means)), str(one.spread.replicates)]
         spreads = [_percent(one.spread.between), _percent(one.spread.within)]
         lines.append(Line([one.name, *counts, *spreads, *one.odd_one], one.framework, is_pale=not one.is_best))

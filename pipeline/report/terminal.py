@@ -7,7 +7,7 @@ from harness.plan import Framework
 from harness.results.record import Record
 from pipeline.report.answer import Answer, groups_of
 from pipeline.report.calibrations import CalibratedDevices, trust_sentences
-from pipeline.report.compare import Section, headline
+from pipeline.report.compare import Section
 from pipeline.report.left_out import left_out_lines
 from pipeline.report.scaling_axis import scaling_over_devices
 from pipeline.report.table import Table, terminal_table
@@ -77,7 +77,7 @@ def print_details(compared: Sequence[Section], console: "Console") -> None:
     """The tables that fit a terminal; the page has more columns and more tables."""
     for section in compared:
         console.rule(style="dim")
-        print_wrapped(console, headline(section.setup), style="bold")
+        print_wrapped(console, section.setup.place, style="bold")
         print_table(modes_table(section), console)
         for line in sides_table(section).lines:
             if line.cells[2]:

@@ -11,7 +11,7 @@ from harness.results.rules import NEWEST, RULES
 from harness.results.sequential import FIRST_LOOK, RatioEstimate
 from harness.results.statistics import CONFIDENCE, SAME_WITHIN, Interval, PairedRatio, holm
 from harness.work.tasks import Metric
-from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section, Setup, may_be_chance
+from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section, may_be_chance
 
 WHOSE_SIDE = "Above 1, JAX is faster; below 1, PyTorch."
 """Of every ratio of the two, beside every table that has one."""
@@ -308,11 +308,6 @@ TITLES = {"per_sample_gradients": "Per-sample gradients"}
 def use_case_title(cell: Cell) -> str:
     """`Train`, for any use case, known here or not."""
     return TITLES.get(cell.use_case_name, cell.use_case_name.replace("_", " ").capitalize())
-
-
-def place_text(setup: Setup) -> str:
-    """`mnist, use case 2 (train), on 2 x NVIDIA H200 (quick run)`, in a line that names a place among others."""
-    return setup.place + (f" ({', '.join(setup.doubts)})" if setup.doubts else "")
 
 
 def on_devices(cell: Cell) -> str:

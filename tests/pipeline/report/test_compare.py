@@ -13,7 +13,7 @@ from harness.results.parity import Judgement
 from harness.results.predictions import evaluation_of
 from harness.results.record import DataIdentity, EpochPoint, Record
 from pipeline.report.command import ReportOptions
-from pipeline.report.compare import Comparison, Section, device_name, headline, placed, scaling, tally
+from pipeline.report.compare import Comparison, Section, device_name, placed, scaling, tally
 from pipeline.report.compare import sections as judged_sections
 from pipeline.report.conditions import Condition
 from pipeline.report.csv_files import csv_text
@@ -483,17 +483,15 @@ def test_a_plan_for_two_devices_is_shown_with_its_efficiency(tmp_path: Path) -> 
 # The command.
 
 
-def test_the_headline_says_what_may_not_be_quoted() -> None:
+def test_the_place_says_what_may_not_be_quoted() -> None:
     """Also of a use case that the report has never heard of."""
 
     def of(**changes: Any) -> str:
-        return headline(section_of([record("jax", "step.jit", **changes)]).setup)
+        return section_of([record("jax", "step.jit", **changes)]).setup.place
 
-    assert of() == "mnist, use case 1 (train), on NVIDIA H200."
-    assert of(quick=True, data="sample", environment=CPU) == (
-        "mnist, use case 1 (train), on CPU: Xeon. Quick run on sample data: not a result to quote."
-    )
-    assert of(data="sample").endswith("Sample data: not a result to quote.")
+    assert of() == "mnist, use case 1 (train), on NVIDIA H200"
+    odd = {"quick": True, "data": "sample", "environment": CPU}
+    assert of(**odd) == "mnist, use case 1 (train), on CPU: Xeon (quick run, sample data)"
     unknown = CELL.model_copy(update={"use_case": 6, "use_case_name": "many_models"})
     assert of(cell=unknown).startswith("mnist, use case 6 (many_models)")
     assert use_case_title(unknown) == "Many models" and row_of(pair(cell=unknown)).ratio is not None

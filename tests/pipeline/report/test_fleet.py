@@ -96,7 +96,7 @@ def test_each_mode_and_the_ratio_of_the_best_two() -> None:
     ratio = found["JAX / PyTorch step.jit / step.jit"].spread
     assert [*ratio.means.values()] == pytest.approx([2.0] * 4) and ratio.between == pytest.approx(0, abs=1e-6)
     groups, *lines = fleet_table([*found.values()]).lines
-    assert groups.cells == ["mnist, use case 1 (train), on NVIDIA H200. cnn-b100-fp32"]
+    assert groups.cells == ["mnist, use case 1 (train), on NVIDIA H200: cnn-b100-fp32"]
     assert lines[0].cells == ["JAX step.jit", "4", "8", "3.3 %", "0.7 %", "n3", "-6.0 %"]
 
 
