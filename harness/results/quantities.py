@@ -301,7 +301,7 @@ QUANTITIES = (
         "largest",
     ),
     Quantity(
-        "compile_time_warm_s", "compile, warm", SECONDS, lambda result: result.compile_time_warm_s, TABLES,
+        "compile_time_warm_s", "compile, warm", SECONDS, lambda result: result.compile_time_warm_s, PAGE,
         absent=WARM,
         about="the same of a process that finds the caches that another one filled; replicate 0, on one device",
     ),
