@@ -1,14 +1,11 @@
 """What the report shows of a numeric option, and of phases, from hand-made records."""
 
-import csv
-import math
 from typing import Any
 
 import pytest
 
 from harness.plan import Cell, Framework, Variant
 from harness.results.record import Record
-from pipeline.report.csv_files import phases_csv_text
 from pipeline.report.figures import axis_option, option_name, section_charts
 from pipeline.report.phases import all_times, phases_absent, phases_of
 from pipeline.report.tables import phases_table
@@ -121,27 +118,6 @@ def test_phases_are_medians_of_medians_in_the_order_of_the_step() -> None:
         "loop.eager": {"data_generation": 1.0, "zero_gradients": 4.0, "forward": 4.0}
     }
     assert phases_absent(found) == ["PyTorch cnn-b100-fp32-different-8 vmap.eager: out of memory: 9 GiB"]
-
-
-def test_a_phase_has_six_statistics_and_so_has_the_whole_step() -> None:
-    found = [
-        # Of 1 to 5: squares of the distances from the mean 3 are 10, over n - 1 = 4. p95 at position 3.8.
-        of("torch", "loop.eager", 8, replicate=0, details=phases(forward=[1.0, 2.0, 3.0, 4.0, 5.0])),
-        of("torch", "loop.eager", 8, replicate=1, details=phases(forward=[10.0])),
-        of("torch", "loop.eager", 8, replicate=2, details=phases(forward=[0.0, 8.0])),
-    ]
-    section = section_of(found)
-    (times,) = all_times(section)
-    # Medians over replicates: means 3, 10, 4; deviations 1.58, 0, 5.66; least 1, 10, 0; largest 5, 10, 8; ...
-    assert times.phases["forward"] == pytest.approx(
-        {"mean": 4, "std": math.sqrt(2.5), "min": 1, "max": 8, "p50": 4, "p95": 7.6}
-    )
-    # 95 calls of 12 ms and 105 of 50 ms: their mean is 31.95 ms.
-    assert times.whole_step["mean"] == pytest.approx(0.03195)
-    assert (times.whole_step["min"], times.whole_step["max"]) == (0.012, 0.05)
-    lines = list(csv.DictReader(phases_csv_text([section]).splitlines()))
-    assert [line["phase"] for line in lines] == ["forward", "whole_step"]
-    assert [line["max_s"] for line in lines] == ["8.0", "0.05"]
 
 
 def test_calls_of_many_steps_have_a_mean_and_a_median_only() -> None:

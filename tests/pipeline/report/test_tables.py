@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from harness.results.record import Latency, Record
+from harness.results.record import Record
 from pipeline.report.charts import Chart
 from pipeline.report.figures import section_charts
 from pipeline.report.table import Table
 from pipeline.report.tables import modes_table
-from tests.made.report_records import CPU, csv_lines, record, row_of, section_of, with_result
+from tests.made.report_records import CPU, record, section_of
 from tests.made.vision_records import TRAINING, vision_record, vision_records
 from tests.pipeline.report.shown import answers_of
 
@@ -65,29 +65,6 @@ def test_what_has_no_number_has_no_column_and_a_reason() -> None:
     titles = {column.title for column in table.columns}
     assert not titles & {"step p99, ms", "energy gross, mJ/sample", "achieved, TFLOP/s"}
     assert any("Energy: no NVIDIA driver" in note for note in table.notes)
-
-
-def test_a_ratio_of_p50_is_that_of_the_latencies() -> None:
-    """JAX's calls take twice as long as they did, its blocks do not: 2 / 1.2 times as long as PyTorch's."""
-    calls = [
-        with_calls(one, 2.0 if one.measurement.framework == "jax" else 1.0, one.measurement.replicate)
-        for one in pair(1)
-    ]
-    row = row_of(calls)
-    assert row.ratio.verdict == "JAX faster"
-    of_p50 = row.comparison.of_quantities["step_time_p50_s"]
-    assert (of_p50.value, of_p50.replicates) == (pytest.approx(2 / 1.2), 4)
-    assert of_p50.interval == pytest.approx((2 / 1.2, 2 / 1.2))
-    (line,) = csv_lines([section_of(calls)])[:1]
-    of_csv = [float(line[f"step_time_p50_s_ratio{end}"]) for end in ("", "_low", "_high")]
-    assert of_csv == [of_p50.value, *(of_p50.interval or ())]
-
-
-def with_calls(one: Record, factor: float, replicate: int) -> Record:
-    """Calls that take `factor` times as long, and in each replicate a little more."""
-    factor *= 1 + replicate / 1000
-    latency = Latency(steps_per_call=1, call_times_s=[time_s * factor for time_s in one.result.latency.call_times_s])
-    return with_result(one, latency=latency)
 
 
 def test_the_terminal_shows_p99_beside_p50_on_80_columns() -> None:
