@@ -15,7 +15,7 @@ from harness.results.flags import comparable_throughput
 from harness.results.record import Record
 from harness.results.statistics import Interval, geometric_mean, unpaired_interval
 from pipeline.report.compare import NAMES, SAME, RowKey, Setup, data_id, device_name, row_labels, settings_digest
-from pipeline.report.conditions import conditions_of_another_time, side
+from pipeline.report.conditions import differing_names
 from pipeline.report.csv_files import csv_of
 from pipeline.report.software import Arms, Lab, Software, lab_of, software_of, words_apart
 from pipeline.report.table import Line, Table, group, texts
@@ -140,7 +140,6 @@ def _names(records: Sequence[Record]) -> list[tuple[str, str]]:
 def _change(then: Sequence[Record], now: Sequence[Record], place: str, mode: str) -> Change:
     first = now[0]
     speeds = [[speed for one in records if (speed := comparable_throughput(one))] for records in (then, now)]
-    differing = [one for one in conditions_of_another_time([(side(then[0]), side(first))]) if one.state == "differs"]
     return Change(
         framework=first.measurement.framework,
         place=place,
@@ -149,7 +148,7 @@ def _change(then: Sequence[Record], now: Sequence[Record], place: str, mode: str
         throughputs_samples_per_s=(geometric_mean(speeds[0]), geometric_mean(speeds[1])),
         replicates=(len(then), len(now)),
         interval=unpaired_interval(speeds[1], speeds[0]),
-        not_the_same=tuple(one.name for one in differing),
+        not_the_same=tuple(differing_names(then[0], first)),
     )
 
 

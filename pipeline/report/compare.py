@@ -264,11 +264,6 @@ class Row:
         return self.comparison is not None and self.declared is self.comparison
 
     @property
-    def may_be_chance(self) -> bool:
-        """A side is named, and would not be if the share of false names were held to 5 %."""
-        return may_be_chance(self.ratio, self.q)
-
-    @property
     def why_no_ratio(self) -> str | None:
         if self.comparison is not None:
             return self.comparison.why_no_ratio
@@ -440,6 +435,7 @@ def _q_values(ratios: Sequence[RatioEstimate | None]) -> list[float | None]:
 
 
 def may_be_chance(ratio: RatioEstimate | None, q: float | None) -> bool:
+    """A side is named, and would not be if the share of false names were held to 5 %."""
     return ratio is not None and ratio.names_a_side and q is not None and q > 1 - CONFIDENCE
 
 

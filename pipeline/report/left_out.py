@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.results.record import SETTLED, Record
 from pipeline.report.compare import device_name, placed
-from pipeline.report.conditions import conditions_of_another_time, side
+from pipeline.report.conditions import differing_names
 from pipeline.report.software import lab_of, software_of
 from pipeline.report.wording import of_how_many
 
@@ -20,8 +20,8 @@ def left_out_lines(records: Sequence[Record]) -> list[str]:
     differing: Counter[str] = Counter()
     different = repeated = 0
     for old, new in _superseded(records):
-        found = [one for one in conditions_of_another_time([(side(old), side(new))]) if one.state == "differs"]
-        differing.update(one.name for one in found)
+        found = differing_names(old, new)
+        differing.update(found)
         different += bool(found)
         repeated += not found
     lines = []

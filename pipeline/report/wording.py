@@ -125,7 +125,10 @@ def chance_sentence(compared: Sequence[Section]) -> str:
     judged = [(row, ratio) for row in rows if (ratio := row.ratio) and ratio.is_judged]
     if not judged:
         return ""
-    named, chance = sum(ratio.names_a_side for _, ratio in judged), sum(row.may_be_chance for row, _ in judged)
+    named, chance = (
+        sum(ratio.names_a_side for _, ratio in judged),
+        sum(may_be_chance(ratio, row.q) for row, ratio in judged),
+    )
     comparisons = "1 comparison has" if len(judged) == 1 else f"{len(judged)} comparisons have"
     winners = f"{named} winner{'' if named == 1 else 's'}"
     marked = f", of which {chance} may be luck after a correction for so many" if chance else ""
