@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from harness.plan import Variant
 from harness.results.record import Record
 from pipeline.report.answer import Answer, answer_of, groups_of
 from pipeline.report.charts import (
@@ -111,47 +110,36 @@ def _curve(record: Record) -> Iterable[tuple[int, float, float]]:
         yield point.epoch, time_s, point.test_metric
 
 
-def axis_option(variants: Iterable[Variant]) -> str | None:
-    """The option that is a positive number wherever it is, and has the most values, at least two; by name among equals.
-    Variants may lack it, as records from before it was an option do."""
-    values: dict[str, set[object]] = defaultdict(set)
-    for variant in variants:
-        for name, value in variant.options.items():
-            values[name].add(value)
-    axes = {name: len(found) for name, found in values.items() if len(found) > 1 and all(map(_is_positive, found))}
-    return min(axes, key=lambda name: (-axes[name], name), default=None)
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-
-
-def option_name(option: str) -> str:
-    """`models` is `number of models`; an option that is no plural has its own name."""
-    name = option.replace("_", " ")
-    return f"number of {name}" if name.endswith("s") else name
-
-
 def _throughput_charts(section: Section) -> list[Chart]:
-    """Over the batch size, and over the numeric option of the section, if it has one."""
-    option = axis_option(row.variant for row in section.rows)
-    axes = [("batch_size", "batch size"), *([(option, option_name(option))] if option else [])]
-    return [throughput_over(axis, title, list(_points_over(axis, section))) for axis, title in axes]
+    """Over the batch size, and over each option that is a number."""
+    options = dict.fromkeys(name for row in section.rows for name in row.variant.options)
+    return [
+        throughput_over(axis, _in_words(axis), list(_points_over(axis, section))) for axis in (BATCH_SIZE, *options)
+    ]
+
+
+BATCH_SIZE = "batch_size"
+
+
+def _in_words(axis: str) -> str:
+    """`models` is `number of models`; what is no plural has its own name."""
+    name = axis.replace("_", " ")
+    return f"number of {name}" if name.endswith("s") else name
 
 
 def _points_over(axis: str, section: Section) -> Iterable[dict[str, Any]]:
     """One for each value and mode, in a group for all rows that differ in this alone; none of what was measured at one
-    value, and of modes that are compared with nothing."""
-    found: dict[RowKey, list[tuple[Any, Row]]] = defaultdict(list)
+    value, of what has no place on a logarithmic axis, and of modes that are compared with nothing."""
+    found: dict[RowKey, list[tuple[float, Row]]] = defaultdict(list)
     for row in section.rows:
         variant = row.variant
-        of_row = {"batch_size": variant.batch_size, **variant.options}
-        if axis not in of_row:
+        value = {BATCH_SIZE: variant.batch_size, **variant.options}.get(axis)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             continue
-        others = [f"batch {variant.batch_size}"] if axis != "batch_size" else []
-        others += [variant.precision, *(str(value) for name, value in sorted(variant.options.items()) if name != axis)]
+        others = [f"batch {variant.batch_size}"] if axis != BATCH_SIZE else []
+        others += [variant.precision, *(str(other) for name, other in sorted(variant.options.items()) if name != axis)]
         label = f"{variant.model} | {', '.join(others)}{MANY_STEPS if row.many_steps_in_a_call else ''}"
-        found[RowKey(label, row.settings_digest, row.data_id)].append((of_row[axis], row))
+        found[RowKey(label, row.settings_digest, row.data_id)].append((value, row))
     labels = row_labels(found)
     for key, rows in found.items():
         for value, row in sorted(rows, key=lambda one: one[0]) if len(rows) > 1 else ():

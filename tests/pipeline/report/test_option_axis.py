@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from harness.plan import Cell, Framework, Variant
+from harness.plan import Cell, Framework
 from harness.results.record import Record
-from pipeline.report.figures import axis_option, option_name, section_charts
+from pipeline.report.figures import section_charts
 from pipeline.report.phases import all_times, phases_absent, phases_of
 from pipeline.report.tables import phases_table
 from tests.made.report_records import record, section_of, with_result
@@ -44,31 +44,6 @@ def sweep(**changes: Any) -> list[Record]:
     return [*found, *(short_of_memory("jax", mode, 64, **changes) for mode in ("unrolled.jit", "map.jit"))]
 
 
-# The axis.
-
-
-def variant(**options: Any) -> Variant:
-    return Variant(model="cnn", batch_size=1, precision="fp32", execution_mode="vmap.jit", options=options)
-
-
-@pytest.mark.parametrize(
-    ("variants", "option"),
-    [
-        ([variant(models=1, kind="a"), variant(models=8, kind="b")], "models"),
-        ([variant(models=1, kind="a"), variant(models=1, kind="b")], None),  # one value makes no line
-        ([variant(models=0), variant(models=8)], None),  # no place on a logarithmic axis
-        ([variant(flag=True), variant(flag=False)], None),
-        ([variant(a=1, b=1), variant(a=2, b=2), variant(a=1, b=3)], "b"),  # more values
-        ([variant(b=1, a=1), variant(b=2, a=2)], "a"),
-        ([variant(), variant(models=1), variant(models=8)], "models"),
-        ([variant(rate=0.5), variant(rate=1)], "rate"),
-        ([], None),
-    ],
-)
-def test_any_number_with_several_values_is_an_axis(variants: list[Variant], option: str | None) -> None:
-    assert axis_option(variants) == option
-
-
 def test_the_chart_over_the_number_of_models() -> None:
     charts = {chart.name: chart for chart in section_charts(section_of(sweep()))}
     assert "throughput_over_batch_size" not in charts
@@ -78,13 +53,24 @@ def test_the_chart_over_the_number_of_models() -> None:
     assert len(found) == 5 * 3 + 2 + 3
     assert found["PyTorch", "batched.eager", 64] == (4000, True)
     assert [found["PyTorch", "streams.eager", models][1] for models in (1, 8, 64)] == [True, False, False]
-    one_value = section_of([of("jax", mode, 8) for mode in ("vmap.jit", "unrolled.jit")])
-    assert "throughput_over_models" not in {chart.name for chart in section_charts(one_value)}
+    assert charts["throughput_over_models"].title == "Throughput by number of models"
 
 
-@pytest.mark.parametrize(("option", "name"), [("models", "number of models"), ("sparse_share", "sparse share")])
-def test_an_axis_is_named_in_words(option: str, name: str) -> None:
-    assert option_name(option) == name
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ([{"models": 8}, {"models": 8}], []),  # one value makes no line
+        ([{"models": 0}, {"models": 8}], []),  # no place on a logarithmic axis
+        ([{"flag": True}, {"flag": False}], []),
+        ([{"kind": "a"}, {"kind": "b"}], []),
+        ([{"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 2, "b": 2}], ["a", "b"]),
+        ([{}, {"rate": 0.5}, {"rate": 1}], ["rate"]),  # a record from before the option
+    ],
+)
+def test_any_number_with_several_values_is_an_axis(options: list[dict[str, Any]], names: list[str]) -> None:
+    found = [record("jax", "step.jit", options=one, replicate=number) for number, one in enumerate(options)]
+    shown = [chart.name for chart in section_charts(section_of(found)) if "_over_" in chart.name]
+    assert shown == [f"throughput_over_{name}" for name in names]
 
 
 # Phases.
