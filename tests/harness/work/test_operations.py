@@ -7,11 +7,13 @@ import pytest
 from harness.plan import Cell, Measurement
 from harness.work.declared import benchmark, operations_of
 from tests.made.report_records import record
-from tests.made.vision_records import INFERENCE, TRAINING, vision_record
+
+INFERENCE = Cell(gpu="any", benchmark="imagenet100", use_case=5, use_case_name="inference")
+TRAINING = Cell(gpu="any", benchmark="imagenet100", use_case=1, use_case_name="train")
 
 
 def measurement(model: str, cell: Cell, **changes: Any) -> Measurement:
-    return vision_record("jax", "jit", model, 8, 1.0, cell=cell, **changes).measurement
+    return record("jax", "jit", model=model, cell=cell, **changes).measurement
 
 
 def test_an_inference_is_one_forward_pass_and_a_step_of_training_three() -> None:

@@ -27,7 +27,6 @@ from pipeline.report.table import LONGEST_TABULAR, latex_escaped
 from tests.made.explained_records import launch_bound_pair
 from tests.made.patience import patience
 from tests.made.report_records import A100, CELL, H200, passed, plain, record, save, section_of, text, with_result
-from tests.made.vision_records import TRAINING, vision_records
 from tests.pipeline.report.shown import page_of, reported
 from tests.pipeline.report.test_ceilings import CEILINGS
 from tests.pipeline.report.test_option_axis import sweep
@@ -105,7 +104,6 @@ def test_every_table_compiles(tmp_path: Path) -> None:
             *records(cell=STRANGE),
             *records(quick=True),
             *long,
-            *vision_records(TRAINING, replicates=1),
         ],
         passed,
     )
