@@ -22,7 +22,7 @@ class RatioSoFar:
     modes: str
     """`step.jit / step.compiled`: JAX's and PyTorch's that are compared."""
     short: str
-    """`so far JAX 1.25 ×`; at a look `JAX 1.25 ×` or `the same`."""
+    """`so far JAX 1.25 ×`; at a look `JAX 1.25 × faster` or `the same within 1 %`."""
     sentence: str
     """`Train a small CNN (mnist, batch 64, fp32): JAX 1.25 × faster (1.20 to 1.31); 4 of at most 12 pairs; step.jit /
     step.compiled`"""
@@ -83,11 +83,12 @@ def _ratio_so_far(section: Section, row: Row) -> RatioSoFar | None:
     comparison, answer = row.comparison, answer_of(section, row)
     if comparison is None or answer.ratio is None:
         return None
+    short = f"{answer.who} {answer.amount}{' faster' if answer.outcome == 'faster' else ''}"
     modes = f"{comparison.jax.execution_mode} / {comparison.torch.execution_mode}"
     return RatioSoFar(
         cell=section.setup.cell,
         modes=modes,
-        short=f"{answer.who} {answer.amount}" if answer.faster and answer.who != NOT_DECIDED else answer.who,
+        short=short if answer.faster and answer.who != NOT_DECIDED else answer.who,
         sentence=f"{answer.work} ({answer.detail}): {answer.sentence}; {answer.rests_on}; {modes}",
         jax_is_ahead=answer.ratio >= 1,
     )

@@ -56,7 +56,7 @@ def test_a_ratio_grows_and_says_what_it_rests_on(results: Results) -> None:
         for replicate in range(1 if framework == "jax" else 2, 4):
             save(record(framework, mode, throughput, replicate=replicate), results)
     [fourth] = ratios.news()
-    assert fourth.short == ratios.of_cell(CELL) == "JAX 1.50 ×"
+    assert fourth.short == ratios.of_cell(CELL) == "JAX 1.50 × faster"
     assert "JAX 1.50 × faster (1.50 to 1.50); 4 of at most 12 pairs; taps.jit / step.eager" in fourth.sentence
 
 
