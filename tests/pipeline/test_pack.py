@@ -245,7 +245,7 @@ def test_estimate_and_ratios_so_far_read_packed_records(results: Results) -> Non
     pack(results)
     assert read_durations(folder, quick=False) == durations
     [ratio] = RatiosSoFar([plan("jax", "step.jit"), plan("torch", "step.eager")], results, passed).news()
-    assert "JAX 2.00 x [2.00, 2.00]" in ratio.sentence
+    assert "JAX: 2.00 × (2.00 to 2.00)" in ratio.sentence
 
 
 def test_a_job_skips_what_is_packed_and_measures_what_is_new(tmp_path: Path) -> None:
