@@ -338,12 +338,6 @@ def status_command(arguments: argparse.Namespace) -> int:
 
 def report_parser() -> Parser:
     parser = Parser("main.py report", REPORT_DESCRIPTION)
-    parser.add_argument(
-        "--html", type=path, metavar="FILE", help="write the page here (default: report.html in that folder)"
-    )
-    parser.add_argument(
-        "--csv", type=path, metavar="FILE", help="write the comparison here (default: comparison.csv in that folder)"
-    )
     parser.switch("--details", "also show the tables of every execution mode here, as the page does")
     parser.switch(
         "--fleet",
@@ -409,8 +403,6 @@ def report_command(arguments: argparse.Namespace) -> int:
     if arguments.fail_above is not None and arguments.baseline is None:
         raise ProjectError("--fail-above: goes with --baseline, which names what to compare with")
     options = command.ReportOptions(
-        html=arguments.html,
-        csv=arguments.csv,
         png=arguments.png,
         figures=not arguments.no_figures,
         details=arguments.details,

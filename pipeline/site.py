@@ -23,7 +23,7 @@ from pipeline.collector import without_collector
 from pipeline.report.answer import Answer, answer_of
 from pipeline.report.calibration import calibrated_devices, read_calibrations
 from pipeline.report.ceilings import read_all_ceilings
-from pipeline.report.compare import NAMES, Mode, Row, Setup, one_device, sections
+from pipeline.report.compare import NAMES, Mode, Row, Setup, sections
 from pipeline.report.page import TEMPLATES, measured_sentence, page_html, template
 from pipeline.report.publish import shelves
 from pipeline.report.reading import read_records
@@ -131,19 +131,17 @@ def site_files(published: Path) -> tuple[dict[str, str | Path], list[str]]:
         reading = read_records(record_paths(shelf.records()))
         ceilings, odd_ones = read_all_ceilings(shelf.ceilings)
         compared = sections(reading.records, ParityGate(shelf).judge, ceilings)
-        alone, devices = one_device(compared), {section.setup.device for section in compared}
+        devices = {section.setup.device for section in compared}
         calibrated, name = calibrated_devices(calibrations, devices), shelf.root.name
         source, report = Path("results/published", name), f"shelves/{name}/report.html"
-        files[report] = page_html(
-            compared, alone, reading.records, reading.refused, source, calibrated, ceilings=ceilings
-        )
+        files[report] = page_html(compared, reading.records, reading.refused, source, calibrated)
         names = {
             _key(record): f"shelves/{path.relative_to(published).as_posix()}"
             for path, record in zip(reading.paths, reading.records, strict=True)
         }
         for index, section in enumerate(compared):
             places = {"shelf": name, "report": report, "place": f"s{index}"}
-            rows += [_row(section.setup, row, answer_of(section, row, alone), names, places) for row in section.rows]
+            rows += [_row(section.setup, row, answer_of(section, row), names, places) for row in section.rows]
         records += reading.records
         refused += [*reading.refused, *odd_ones]
     if not rows:

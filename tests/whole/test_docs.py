@@ -114,9 +114,9 @@ def test_every_command_is_one_that_main_py_takes(page: Path) -> None:
 
 
 def test_commands_are_found_and_wrong_ones_are_noticed() -> None:
-    text = "Run `python main.py report --csv x`.\n```sh\npython main.py --wiat   # no such flag\n```\n"
+    text = "Run `python main.py report --gpu x`.\n```sh\npython main.py --wiat   # no such flag\n```\n"
     found = list(commands(text))
-    assert found == [["report", "--csv", "x"], ["--wiat"]]
+    assert found == [["report", "--gpu", "x"], ["--wiat"]]
     with pytest.raises(SystemExit):
         main.run_parser().parse(found[1])
 

@@ -304,24 +304,6 @@ def test_an_empty_word_is_no_command() -> None:
     assert complaint("").startswith("main.py: '': there is no such command; valid: status, ")
 
 
-def test_a_report_replaces_nothing_that_no_report_wrote(tmp_path: Path) -> None:
-    mine = tmp_path / "notes.csv"
-    mine.write_text("mine")
-    folder = ("--results", tmp_path)
-    assert complaint("report", *folder, "--csv", mine) == (
-        f"--csv {mine}: exists, and no report wrote it; choose another name or remove it first\n"
-    )
-    assert mine.read_text() == "mine"
-    assert complaint("report", *folder, "--html", "/dev/stdout") == (
-        "--html /dev/stdout: exists, and no report wrote it; choose another name or remove it first\n"
-    )
-    assert complaint("report", *folder, "--html", tmp_path) == f"--html {tmp_path}: is a folder; name a file\n"
-    other = tmp_path / "other"
-    assert complaint("report", *folder, "--html", other, "--csv", other) == (
-        f"--html {other}: is where another file of the report goes; choose another name\n"
-    )
-
-
 def test_results_that_are_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for command in ("status", "cancel", "report"):

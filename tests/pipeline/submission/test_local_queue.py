@@ -212,9 +212,9 @@ def test_a_pair_screens_first_and_shows_its_ratio_as_it_grows(
     ]
     [state] = job_states(behaving.results, folders)
     assert said(state).startswith("done: 9 measurements")
-    what = "mnist behave, cnn, batch 8, fp32: so far "
+    what = "(mnist, batch 8, fp32): so far "
     ratios = [line for line in capsys.readouterr().out.splitlines() if what in line]
-    assert ratios[-1].endswith(" (2 replicates, no verdict before 4; well.eager / well.eager)")
+    assert ratios[-1].endswith("; 2 replicates; well.eager / well.eager")
     assert behaving.submit_pairs(pair, executor="local") == []
     assert capsys.readouterr().out.count("every measurement has a record") == 2
 
