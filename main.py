@@ -829,10 +829,10 @@ def calibrate_parser() -> Parser:
     )
     add_job_flags(
         parser,
-        pairings=("auto", "together", "interleaved", "both", "separate"),
+        pairings=("auto", "together", "interleaved", "both"),
         help_of_pairing="together: processes of a framework one after the other; interleaved: two at once, which take "
-        "turns; both: each round in both ways, to compare them; separate: as together, in a job for each framework; "
-        "auto: interleaved on a CPU, else together (default: as in experiments.yaml)",
+        "turns; both: each round in both ways, to compare them; auto: interleaved on a CPU, else together (default: as "
+        "in experiments.yaml)",
     )
     parser.switch("--quick", "few short blocks, to see that it works")
     parser.add_argument("--data", choices=("real", "sample"), default="sample", help="default: sample")
@@ -920,10 +920,10 @@ def add_cell_flags(parser: Parser, *, gpu: str = ONLY_GPU, by_name: str = "train
 def add_job_flags(
     parser: Parser,
     *,
-    pairings: Sequence[str] = ("auto", "together", "interleaved", "separate"),
-    help_of_pairing: str = "together: one job runs both frameworks of a cell in turn; interleaved: their processes "
-    "take turns, block by block; separate: one job for each framework; auto: interleaved on a CPU, else together "
-    "(default: as in experiments.yaml)",
+    pairings: Sequence[str] = ("auto", "together", "interleaved"),
+    help_of_pairing: str = "together: processes of both frameworks of a cell one after the other; interleaved: two at "
+    "once, which take turns, block by block; auto: interleaved on a CPU, else together (default: as in "
+    "experiments.yaml)",
 ) -> None:
     """How jobs are handed over and followed."""
     parser.add_argument(

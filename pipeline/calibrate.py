@@ -49,10 +49,9 @@ Trials share rounds, so their shares are not independent: the number of rounds s
 
 
 Kind = Pairing | Literal["both"]
-"""Of which pairing it is; `separate` is measured as `together` is, in a job for each framework."""
+"""Of which pairing it is."""
 CONDITIONS_OF: Mapping[Kind, tuple[str, ...]] = {
     "together": tuple(CONDITIONS),
-    "separate": tuple(CONDITIONS),
     "interleaved": tuple(CONDITIONS_IN_TURNS),
     "both": (*CONDITIONS, *CONDITIONS_IN_TURNS),
 }
@@ -81,7 +80,7 @@ def calibrate(
     pairs = calibration_pairs(config, selection, rounds=rounds or (FEWEST_ROUNDS if selection.quick else 20), kind=kind)
     pairs = [_with_slowdowns(pair, percents) for pair in pairs] if percents else pairs
     # The frameworks are not compared here, so their jobs take turns replicate by replicate at the most.
-    flags = replace(flags, pairing="separate" if kind == "separate" else "together")
+    flags = replace(flags, pairing="together")
     return hand_over(pairs, config, flags, print_table)
 
 

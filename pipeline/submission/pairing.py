@@ -8,11 +8,9 @@ from harness.plan import Pair, Pairing
 def as_paired(
     pairs: Sequence[Pair], pairing: Pairing, *, is_on_cpu: bool = False
 ) -> tuple[list[Pair], dict[str, list[str]]]:
-    """The jobs that are submitted: of both frameworks, or where the pairing is `separate` one for each.
-
-    `auto` is `interleaved` on a CPU, where calibrations found that equal processes then differ by a tenth to a sixth of
-    what they do one after the other (docs/studies/calibration.md). It is `together` on a GPU: none has been calibrated,
-    and both processes must fit into its memory at once.
+    """`auto` is `interleaved` on a CPU, where calibrations found that equal processes then differ by a tenth to a sixth
+    of what they do one after the other (docs/studies/calibration.md). It is `together` on a GPU: none has been
+    calibrated, and both processes must fit into its memory at once.
 
     Args:
         is_on_cpu: whatever the cells ask for.
@@ -28,7 +26,7 @@ def as_paired(
         if reason is None and (pairing == "interleaved" or (pairing == "auto" and is_better)):
             found.append(pair.model_copy(update={"is_interleaved": True}))
             continue
-        found += [pair.model_copy(update={"jobs": (plan,)}) for plan in pair.jobs] if pairing == "separate" else [pair]
+        found.append(pair)
         if reason and pairing == "interleaved" and len(pair.jobs) == 2 and not pair.cell.is_calibration:
             refused.setdefault(reason, []).append(pair.cell.name)
     return found, refused

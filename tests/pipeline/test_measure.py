@@ -27,7 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePro
 
 
 def hand_over_alone(project: FakeProject, plan: JobPlan, **flags: Any) -> int:
-    common = {"config": REPOSITORY / "experiments.yaml", "results": project.results, "pairing": "separate"}
+    common = {"config": REPOSITORY / "experiments.yaml", "results": project.results, "pairing": "together"}
     job_flags = JobFlags(**common, dry_run=False, **flags)
     return hand_over([alone(plan)], project.config, job_flags, lambda _: print("the comparison"))
 

@@ -101,13 +101,6 @@ def test_cancel_ends_the_allocation(project: BehavingProject, slurm: Cluster) ->
     assert project.records() == []
 
 
-def test_separate_makes_two_jobs(project: BehavingProject) -> None:
-    folders = project.submit_pairs(project.pair(), executor="slurm", pairing="separate")
-    assert len({job_id(folder) for folder in folders}) == 2
-    assert follow(folders, project.results) == 0
-    assert [record.environment["pairing"] for record in project.records()] == [{"kind": "separate"}] * 4
-
-
 @pytest.mark.parametrize("program", ["sbatch", "bash"])
 def test_the_script_of_a_pair_by_hand(project: BehavingProject, slurm: Cluster, program: str) -> None:
     """Without main.py, the job expands experiments.yaml itself, and there the data has not been fetched: what counts

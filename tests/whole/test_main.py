@@ -236,19 +236,22 @@ def test_dry_run_says_what_sbatch_takes_from_the_shell(dry_run: Callable[..., st
     assert [line in text for text in said] == [True, True, False]
 
 
-def test_dry_run_of_separate_jobs(copy: Path, config: Path, dry_run: Callable[..., str]) -> None:
-    """From the flag, and from the file, which the flag overrides."""
-    config.write_text(MINIMAL + "pairing: separate\n")
-    in_turn = dry_run("--pairing", "together", without_slurm=True)
-    assert re.search(r"^mnist train  any   1x1x1x1x1\+2  2 \+ 36  ", in_turn, re.MULTILINE)
-    from_file = dry_run("--verbose", without_slurm=True)
-    config.write_text(MINIMAL)
-    from_flag = dry_run("--verbose", "--pairing", "separate", without_slurm=True)
-    script = re.escape(str(copy / "slurm_scripts" / "jax_mnist_1.sh"))
-    for text in (from_file, from_flag):
-        assert re.search(r"^mnist train \(jax only\)    any   1x1x1x1x1  12  ", text, re.MULTILINE)
-        assert re.search(r"^mnist train \(torch only\)  any   1x1x1x1x2  2 \+ 24  ", text, re.MULTILINE)
-        assert re.search(rf"^sbatch --output=\S+/%j_0_log\.out .*'{script}' slurm ", text, re.MULTILINE)
+def test_dry_run_of_one_framework(copy: Path, dry_run: Callable[..., str]) -> None:
+    text = dry_run("--verbose", "--framework", "torch", without_slurm=True)
+    assert re.search(r"^mnist train \(torch only\) +any   1x1x1x1x2  2 \+ 24  ", text, re.MULTILINE)
+    script = re.escape(str(copy / "slurm_scripts" / "torch_mnist_1.sh"))
+    assert re.search(rf"^sbatch --output=\S+/%j_0_log\.out .*'{script}' slurm ", text, re.MULTILINE)
+
+
+def test_the_pairing_of_the_file_and_of_the_flag_that_overrides_it(config: Path, dry_run: Callable[..., str]) -> None:
+    config.write_text(MINIMAL + "pairing: interleaved\n")
+    assert "JAX and PyTorch run in turns, block by block." in dry_run("--executor", "slurm")
+    assert "JAX and PyTorch run one after the other." in dry_run("--executor", "slurm", "--pairing", "together")
+    config.write_text(MINIMAL + "pairing: separate\n")  # of files from before
+    line = MINIMAL.count("\n") + 1
+    assert complaint("--config", config).startswith(
+        f"{config}:{line}:10: pairing: separate: valid: auto, together, interleaved"
+    )
 
 
 def test_dry_run_for_this_machine(copy: Path, tmp_path: Path, dry_run: Callable[..., str]) -> None:

@@ -287,9 +287,9 @@ def test_a_pair_is_measured_until_its_ratio_is_decided(
     assert status == 0 and f"done: 0 measured, {totals[-1]} had a record, 0 failed" in output
 
 
-def test_of_one_framework_a_job_says_who_started_it(repository: BehavingProject) -> None:
+def test_of_one_framework_the_record_says_so(repository: BehavingProject) -> None:
     repository.run(repository.plan("well"))
-    assert repository.by_mode()["well"].environment["pairing"] == {"kind": "separate"}
+    assert repository.by_mode()["well"].environment["pairing"] == {"kind": "one framework"}
 
 
 def test_the_fourth_replicate_is_short_and_its_record_is_good(repository: BehavingProject) -> None:
@@ -311,7 +311,7 @@ def test_the_run_of_a_job_in_slurm_is_its_number_and_its_restart(
     for restarts, expected in ((None, "77.0"), ("2", "77.2")):
         if restarts is not None:
             monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
-        job = Job(pair, folder, results, data=None, weights={}, is_by_hand=False)
+        job = Job(pair, folder, results, data=None, weights={})
         assert job._arms["jax"]._environment["pairing"] == {"kind": "together", "pair": expected}
 
 

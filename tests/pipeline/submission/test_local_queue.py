@@ -79,7 +79,7 @@ def test_a_job_of_both_is_submitted_once(project: FakeProject, capsys: pytest.Ca
     pair = Pair(cell=plans[0].cell, jobs=plans)
     [folder] = project.submit_pairs(pair, executor="local")
     capsys.readouterr()
-    assert project.submit_pairs(pair, executor="local", pairing="separate") == [folder]
+    assert project.submit(*plans, executor="local") == [folder]
     assert capsys.readouterr().out.count(f" already, as job {queue_of(folder)}\n") == 2
 
 
@@ -291,10 +291,3 @@ def test_a_second_queue_says_what_it_waits_for(
     followed = [line for line in printed if " mnist behave (jax only): queued: " in line]
     assert [line for line in followed if any(map(line.count, words))], printed
     assert not second.waits_for.exists()
-
-
-def test_separate_jobs_run_one_after_the_other(behaving: BehavingProject) -> None:
-    folders = behaving.submit_pairs(behaving.pair(), executor="local", pairing="separate")
-    assert follow(folders, behaving.results) == 0
-    assert behaving.arms() == [("jax", 0), ("jax", 1), ("torch", 0), ("torch", 1)]
-    assert {record.environment["pairing"]["kind"] for record in behaving.records()} == {"separate"}

@@ -179,15 +179,6 @@ def pair_of(project: FakeProject, *, is_screened: bool = False, **of_cell: Any) 
     return Pair(cell=cell, jobs=tuple(plan.model_copy(update=changes) for plan in plans))
 
 
-def test_separate_frameworks_have_a_job_and_a_script_each(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    pair, one = pair_of(project), alone(project.plan("jax", use_case=1))
-    paired, refused = as_paired([pair, one], "separate")
-    assert [each.jobs for each in paired] == [pair.jobs[:1], pair.jobs[1:], one.jobs]
-    assert [each.name for each in paired] == ["any/jax_mnist_3", "any/torch_mnist_3", "any/jax_mnist_1"]
-    assert refused == {} and as_paired([pair, one], "together") == ([pair, one], {})
-
-
 def test_where_processes_cannot_take_turns_measurements_do_and_the_reason_is_told(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     several, one = pair_of(project, is_screened=True, devices=2), pair_of(project, is_screened=True)
@@ -195,6 +186,7 @@ def test_where_processes_cannot_take_turns_measurements_do_and_the_reason_is_tol
     assert [pair.is_interleaved for pair in pairs] == [False, True, False]
     [(reason, names)] = refused.items()
     assert reason.startswith("on several devices ") and names == [several.cell.name]
+    assert as_paired([several, one], "together") == ([several, one], {})
 
 
 def test_by_itself_processes_take_turns_on_a_cpu(tmp_path: Path) -> None:
