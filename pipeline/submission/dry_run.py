@@ -15,10 +15,9 @@ from harness.paths import Results
 from harness.plan import NEEDED_CAPABILITY, Framework, JobPlan, Pair
 from harness.printable import WIDTH, wrapped
 from harness.work.declared import Mode, use_case
-from pipeline.submission.estimate import Estimate, estimate_in_words, estimates_of, in_time
-from pipeline.submission.render import time_limits
-from pipeline.submission.submit import job_arguments
-from pipeline.submission.whole_nodes import WholeNode, at_once_in_words, jobs_of
+from pipeline.submission.estimate import Estimate, estimates_of, in_time
+from pipeline.submission.queue_job import QueueJob, pairs_of
+from pipeline.submission.submit import job_arguments, time_in_words
 
 HOUR_S = 3600.0
 MOST_IN_FULL = 3
@@ -61,7 +60,7 @@ def axes_of(pair: Pair) -> Axes:
 
 
 def print_dry_run(
-    pairs: Sequence[Pair],
+    jobs: Sequence[QueueJob],
     scripts: Mapping[str, Path],
     results: Results,
     *,
@@ -69,21 +68,16 @@ def print_dry_run(
     config: Config,
     verbose: bool = False,
     beside: Iterable[str] = (),
-    fleet: Mapping[str | None, Sequence[Pair]] | None = None,
-    nodes: Sequence[WholeNode] = (),
 ) -> int:
     """
     Args:
         executor: as on the command line; `auto` is Slurm also where there is no sbatch.
         verbose: also print the line that would submit each job.
         beside: further lines, before the last one.
-        fleet: what each node measures; the table and the estimate are those of one node.
-        nodes: the jobs that have a whole node for several of the pairs.
     """
-    fleet = fleet or {None: pairs}
-    of_nodes = {node: results.of_node(node) if node else results for node in fleet}
+    pairs = pairs_of(jobs)
     scheduler = "local" if executor == "local" else "slurm"
-    estimates = estimates_of(pairs, next(iter(of_nodes.values())), scheduler)
+    estimates = estimates_of(pairs, jobs[0].results(results), scheduler)
     axes = _axes_of_all(pairs)
     lines = [*_table(pairs, axes, estimates), "", *map(wrapped, _about_table(pairs))]
     if len(pairs) <= MOST_IN_FULL:
@@ -92,20 +86,14 @@ def print_dry_run(
     if executor == "local" or (executor == "auto" and not has_sbatch):
         lines += map(wrapped, _refused_here(pairs))
     if any(one.measurements for one in estimates):
-        limits = time_limits((pair.cell for pair in pairs), config) if scheduler == "slurm" else []
-        how = at_once_in_words(pairs, estimates, nodes)
-        words = estimate_in_words(estimates, limits, requeue=config.cluster.requeue, at_once=bool(how))
-        about = how or _first_hour(pairs, estimates, axes)
-        lines += ["", *map(wrapped, [words, *about])]
+        words, *how = time_in_words(jobs, estimates, config, scheduler)
+        lines += ["", *map(wrapped, [words, *(how or _first_hour(pairs, estimates, axes))])]
     if scheduler == "slurm":
         from pipeline.submission.slurm import variables_in_words
 
         lines += [wrapped(found)] if (found := variables_in_words()) else []
     if verbose:
-        lines += [""]
-        for node, of_node in fleet.items():
-            jobs = jobs_of(of_node, nodes)
-            lines += (shlex.join(submission_command(one, scripts, of_nodes[node], executor, node)) for one in jobs)
+        lines += ["", *(shlex.join(submission_command(job, scripts, results, executor)) for job in jobs)]
     lines += beside
     if executor == "auto" and not has_sbatch:
         lines.append("There is no sbatch here: jobs would run on this machine, one after the other.")
@@ -124,16 +112,14 @@ def measurement_count(plan: JobPlan) -> int:
     return len(plan.variants) * plan.protocol.replicates
 
 
-def submission_command(
-    job: Pair | WholeNode, scripts: Mapping[str, Path], results: Results, executor: str, node: str | None = None
-) -> list[str]:
+def submission_command(job: QueueJob, scripts: Mapping[str, Path], results: Results, executor: str) -> list[str]:
     """Of sbatch, or what the local queue starts."""
-    folder = results.new_job_folder(job.name)
+    folder = job.results(results).new_job_folder(job.name)
     if executor == "local":
-        return ["bash", str(scripts[job.name]), *job_arguments(folder, results)]
+        return ["bash", str(scripts[job.name]), *job_arguments(results, [folder])]
     from pipeline.submission.slurm import sbatch_command
 
-    return sbatch_command(scripts[job.name], folder.root, node=node)
+    return sbatch_command(scripts[job.name], folder.root, node=job.node)
 
 
 Work = tuple[int, ...]

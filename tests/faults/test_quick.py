@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from harness.errors import SubmissionError
+from harness.errors import RecordError, SubmissionError
 from harness.files import write_atomically
 from harness.job import caches
 from harness.job.progress import write_heartbeat
@@ -198,8 +198,8 @@ def interrupted(*_arguments: object, **_options: object) -> None:
         (
             full,
             SubmissionError,
-            "any/torch_mnist_3: cannot write results/jobs/x/submission.json: No space left on device; Slurm had taken "
-            "it as job 18, which was cancelled. Free space",
+            ": No space left on device. Free space or choose another folder with --results DIR; nothing was "
+            "overwritten; Slurm had taken it as job 18, which was cancelled\nMake room, and run the same command again",
         ),
         (interrupted, KeyboardInterrupt, "Slurm had taken it as job 18, which was cancelled"),
     ],
@@ -235,7 +235,7 @@ def test_an_answer_of_sbatch_that_is_lost(fake: FakeProject, cluster: Path) -> N
 
 def test_a_full_disk_leaves_no_local_queue(fake: FakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.submission.submit.write_atomically", full)
-    with pytest.raises(SubmissionError, match="the local queue: cannot write .*No space left on device. Free space"):
+    with pytest.raises(RecordError, match="cannot write .*No space left on device. Free space"):
         fake.submit(fake.plan(), executor="local")
     assert fake.results.job_folders() == []
     assert not list(Path("/proc").glob(f"*/cwd/{fake.root.name}"))

@@ -16,6 +16,7 @@ from harness.paths import JobFolder
 from harness.plan import Launch, Pair, Screening
 from harness.plan_file import read_plan
 from harness.results.ratios import took_turns
+from pipeline.submission.queue_job import QueueJob
 from pipeline.submission.submit import _start_queue, submit
 from pipeline.watching import follow as watching
 from pipeline.watching.cancel import cancel
@@ -108,7 +109,8 @@ def test_a_job_that_cannot_start_does_not_stop_the_next(project: FakeProject) ->
     pairs = [alone(plan) for plan in (broken, crashing, good)]
     scripts = project.scripts(pairs)
     scripts[broken.name].write_text("#!/bin/bash\necho 'module: command not found' >&2\nexit 127\n")
-    folders = submit(pairs, project.config, scripts, executor="local", results=project.results)
+    jobs = [QueueJob.of(pair) for pair in pairs]
+    folders = submit(jobs, project.config, scripts, executor="local", results=project.results)
     assert follow(folders, project.results) == 1
     assert [(state.state, state.reason) for state in job_states(project.results, folders)] == [
         ("failed", "module: command not found"),
