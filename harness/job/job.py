@@ -73,7 +73,6 @@ class Job:
             node=environment["node"],
             pid=os.getpid(),
             slurm_job_id=slurm.get("job_id"),
-            restart_count=int(slurm.get("restart_count") or 0),
         )
         self._teller = Teller(self.progress, folder.heartbeat, pair.name.partition("/")[2])
         self._cut_offs = CutOffs(folder.cut_offs)

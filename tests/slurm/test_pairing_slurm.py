@@ -47,7 +47,7 @@ def test_one_allocation_runs_both_in_turn(
     assert (state.name, state.state, state.job_id) == ("any/pair_mnist_1", "done", number)
     assert state.heartbeat is not None
     assert (state.heartbeat.measurements_done, state.heartbeat.measurements_total) == (6, 6)
-    assert state.heartbeat.measurements_skipped == 0
+    assert state.heartbeat.replicates_made == 6
     kept = folder.root / f"{number}_submission.sh"
     assert kept.read_text() == (project.root / "slurm_scripts/pair_mnist_1.sh").read_text()
     capsys.readouterr()

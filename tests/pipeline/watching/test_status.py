@@ -54,7 +54,7 @@ def folder(project: FakeProject) -> JobFolder:
 
 def beat(folder: JobFolder, state: str, *, age_s: float = 1, **changes: Any) -> None:
     now_s = time.time()
-    fields = {"measurements_total": 2, "started_at_unix_s": now_s - 100, "updated_at_unix_s": now_s - age_s}
+    fields = {"measurements_total": 2, "updated_at_unix_s": now_s - age_s}
     written = heartbeat(**(fields | {"state": state} | changes))
     write_heartbeat(written, folder.heartbeat)
     os.utime(folder.heartbeat, (written.updated_at_unix_s, written.updated_at_unix_s))
