@@ -17,7 +17,7 @@ NEEDED_CAPABILITY: dict[str, float] = {"tf32": 8.0, "bf16": 8.0, "fp16": 7.0}
 DataKind = Literal["real", "sample"]
 Pairing = Literal["auto", "together", "interleaved"]
 """Whether the frameworks of a cell take turns in their job replicate by replicate, or block by block. `auto` is for
-each cell what calibrations found to be better (pipeline/submission/pairing.py)."""
+each cell what calibrations found to be better (pipeline/submission/queue_job.py)."""
 Stage = Literal["screening", "replicate"]
 """A screening is one short measurement of a mode, to choose which modes have replicates. It is in no ratio."""
 

@@ -21,8 +21,7 @@ from harness.paths import REPOSITORY
 from harness.plan import CPU
 from harness.suggest import valid_names
 from pipeline.finding import Finding
-from pipeline.submission.pairing import as_paired
-from pipeline.submission.queue_job import QueueJob, pairs_of
+from pipeline.submission.queue_job import QueueJob, paired, pairs_of
 from pipeline.submission.render import header_variables, write_scripts
 from pipeline.submission.slurm import without_inherited_job
 from pipeline.submission.whole_nodes import whole_nodes
@@ -76,7 +75,7 @@ def submitted_by_default(config: Config) -> list[QueueJob]:
     pairs = expand(config, Selection())
     if preset:
         pairs = [pair for part in expand_preset(config, preset, Selection()) for pair in part.pairs]
-    pairs = as_paired(pairs, config.pairing)[0]
+    pairs = [paired(pair, config.pairing) for pair in pairs]
     return whole_nodes(pairs, config, None) if config.cluster.whole_nodes else [QueueJob.of(pair) for pair in pairs]
 
 

@@ -177,8 +177,7 @@ def hand_over(
     make the report's page."""
     from pipeline.compile_words import foreseen
     from pipeline.submission.dry_run import print_dry_run
-    from pipeline.submission.pairing import as_paired
-    from pipeline.submission.queue_job import QueueJob
+    from pipeline.submission.queue_job import QueueJob, paired
     from pipeline.submission.render import write_scripts
     from pipeline.submission.spread import spread
     from pipeline.submission.whole_nodes import whole_nodes
@@ -195,7 +194,7 @@ def hand_over(
     pairing = flags.pairing or config.pairing
     with without_collector():
         is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)
-        pairs, refused = as_paired(pairs, pairing, is_on_cpu=is_on_cpu)
+        pairs = [paired(pair, pairing, is_on_cpu=is_on_cpu) for pair in pairs]
         if flags.spread is not None:
             pairs = spread(pairs, flags.spread, config.cluster.max_parallel_jobs)
             if not any(pair.part for pair in pairs):
@@ -206,8 +205,10 @@ def hand_over(
             jobs = whole_nodes(pairs, config, flags.spread)
         for line in foreseen(pairs, results):
             print(line)
-        for reason, cells in refused.items():
-            print(wrapped(f"Not interleaved but together: {', '.join(cells)}: {reason}"))
+        if pairing == "interleaved":
+            for pair in pairs:
+                if len(pair.jobs) > 1 and (reason := pair.why_not_interleaved):
+                    print(wrapped(f"Not interleaved but together: {pair.cell.name}: {reason}"))
         scripts = write_scripts(jobs, config, config_path=flags.config, results=results.root)
         if flags.fleet is not None:
             from pipeline.submission.fleet import fleet_in_words, fleet_of

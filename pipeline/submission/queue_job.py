@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from harness.paths import Results
-from harness.plan import Pair
+from harness.plan import Pair, Pairing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,20 @@ class QueueJob:
     def results(self, results: Results) -> Results:
         """Where its records go, in these."""
         return results.of_node(self.node) if self.node else results
+
+
+def paired(pair: Pair, pairing: Pairing, *, is_on_cpu: bool = False) -> Pair:
+    """With its processes in turns, block by block, where that is asked for and can be.
+
+    `auto` asks for it on a CPU, where calibrations found that equal processes then differ by a tenth to a sixth of what
+    they do one after the other (docs/studies/calibration.md), and not on a GPU: none has been calibrated, and both
+    processes must fit into its memory at once.
+
+    Args:
+        is_on_cpu: whatever the cell asks for.
+    """
+    is_wanted = pairing == "interleaved" or (pairing == "auto" and (is_on_cpu or pair.cell.is_for_cpu))
+    return pair.model_copy(update={"is_interleaved": is_wanted and pair.why_not_interleaved is None})
 
 
 def pairs_of(jobs: Iterable[QueueJob]) -> list[Pair]:

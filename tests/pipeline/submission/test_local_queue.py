@@ -68,10 +68,10 @@ def test_where_one_framework_is_missing_the_job_has_both(
     pair = Pair(cell=jax.cell, jobs=(jax, torch), is_interleaved=True)
     assert follow(project.submit(jax, executor="local"), project.results) == 0
     capsys.readouterr()
-    [folder] = project.submit_pairs(pair, executor="local")
+    [folder] = project.submit_pairs(pair, executor="local", pairing="interleaved")
     assert "every measurement has a record" not in capsys.readouterr().out
     assert read_plan(folder.plan) == pair  # its ratios say how far both go on
-    assert project.submit_pairs(pair, executor="local") == [folder]
+    assert project.submit_pairs(pair, executor="local", pairing="interleaved") == [folder]
     assert capsys.readouterr().out.count(f" already, as job {queue_of(folder)}\n") == 2
 
 
