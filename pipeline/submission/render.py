@@ -43,8 +43,14 @@ def render_script(
     Raises:
         ProjectError: a template is missing, is not valid, or uses a variable that it is not given.
     """
-    variables = script_variables(pair, config, config_path=config_path, results=results, repository=repository)
-    return _render(templates, f"{'pair' if len(pair.jobs) > 1 else pair.frameworks[0]}.sh.j2", variables)
+    has_both = len(pair.jobs) > 1
+    arguments = run_arguments(
+        pair, config_path=config_path, results=results, repository=repository, cluster=config.profile
+    )
+    program = ["-m", "harness.job"] if has_both else [f"{pair.frameworks[0]}_runner/run.py"]
+    header = header_variables(pair.name, pair.cell, config, results=results)
+    variables = header | _what_runs(program, arguments, repository) | {"is_calibration": pair.cell.is_calibration}
+    return _render(templates, f"{'pair' if has_both else pair.frameworks[0]}.sh.j2", variables)
 
 
 def render_node(
@@ -62,19 +68,6 @@ def render_node(
     program = ["-m", "harness.job"]
     arguments += _unless_default("--results", results, repository, "results")
     return _render(templates, "node.sh.j2", header | whole | _what_runs(program, arguments, repository))
-
-
-def script_variables(
-    pair: Pair, config: Config, *, config_path: Path, results: Path, repository: Path
-) -> dict[str, Any]:
-    """All that a template may use."""
-    run_alone = [f"{pair.frameworks[0]}_runner/run.py"]
-    arguments = run_arguments(
-        pair, config_path=config_path, results=results, repository=repository, cluster=config.profile
-    )
-    program = ["-m", "harness.job"] if len(pair.jobs) > 1 else run_alone
-    header = header_variables(pair.name, pair.cell, config, results=results)
-    return header | _what_runs(program, arguments, repository) | {"is_calibration": pair.cell.is_calibration}
 
 
 def _what_runs(program: Sequence[str], arguments: Sequence[str], repository: Path) -> dict[str, Any]:
