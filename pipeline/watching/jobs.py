@@ -93,6 +93,8 @@ class JobState:
     heartbeat: Heartbeat | None = None
     reason: str | None = None
     """Why it failed, waits, or cannot be told."""
+    is_another: bool = False
+    """Slurm knows its number, and as that of another job."""
 
     @property
     def name(self) -> str:
@@ -228,7 +230,8 @@ def judge(files: Files, results: Results, slurm: dict[str, SlurmState] | str, *,
     """`slurm`: its answer, or why it gave none."""
     submission, beat = files.submission, files.heartbeat
     known = slurm.get(submission.job_id) if submission and isinstance(slurm, dict) else None
-    if submission and known and not submission.names(known):
+    is_another = submission is not None and known is not None and not submission.names(known)
+    if is_another:
         known, slurm = None, {}
     verdict, reason = _verdict(files, slurm, now_s)
     # A job can die after its last record and before its last heartbeat.
@@ -242,6 +245,7 @@ def judge(files: Files, results: Results, slurm: dict[str, SlurmState] | str, *,
         node=(known.node if known else None) or (beat.node if beat else None),
         heartbeat=beat,
         reason="; ".join([*files.problems, *([reason] if reason else [])]) or None,
+        is_another=is_another,
     )
 
 
