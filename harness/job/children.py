@@ -163,8 +163,9 @@ class Children:
         """
         nodes = self._nodes_of_ranks(task.measurement)
         task = task.model_copy(update={"world": ALONE, "caches": str(new_name())})
+        ranks = self._ranks(task, nodes, log)  # its start counts as its time
         with self._running(task, nodes, log, tell) as started:
-            yield self._ranks(task, nodes, log), started[0].say if started else lambda _word: None
+            yield ranks, started[0].say if started else lambda _word: None
 
     def _ranks(self, task: ChildTask, nodes: Sequence[str], log: Path) -> Ranks:
         return Ranks(nodes, log, timeout_s=task.measurement.protocol.timeout_s, now=time.monotonic())
