@@ -12,10 +12,10 @@ from pathlib import Path
 from harness.experiments.model import Config
 from harness.measure.gpu import NoGpu, open_gpu
 from harness.paths import Results
-from harness.plan import NEEDED_CAPABILITY, Framework, Pair
+from harness.plan import NEEDED_CAPABILITY, Framework, JobPlan, Pair
 from harness.printable import WIDTH, wrapped
 from harness.work.declared import Mode, use_case
-from pipeline.submission.estimate import Estimate, estimates_of
+from pipeline.submission.estimate import Estimate, estimates_of, in_time
 from pipeline.submission.queue_job import QueueJob, pairs_of
 from pipeline.submission.submit import job_arguments, time_in_words
 
@@ -78,16 +78,16 @@ def print_dry_run(
     pairs = pairs_of(jobs)
     scheduler = "local" if executor == "local" else "slurm"
     estimates = estimates_of(pairs, jobs[0].results(results), scheduler)
-    axes = [axes_of(pair) for pair in pairs]
+    axes = _axes_of_all(pairs)
     lines = [*_table(pairs, axes, estimates), "", *map(wrapped, _about_table(pairs))]
     if len(pairs) <= MOST_IN_FULL:
-        lines += [line for pair, own in zip(pairs, axes, strict=True) for line in _in_full(pair, own)]
+        lines += [line for pair in pairs for line in _in_full(pair, axes[_work_of(pair)])]
     has_sbatch = shutil.which("sbatch") is not None
     if executor == "local" or (executor == "auto" and not has_sbatch):
         lines += map(wrapped, _refused_here(pairs))
     if any(one.measurements for one in estimates):
         words, *how = time_in_words(jobs, estimates, config, scheduler)
-        lines += ["", *map(wrapped, [words, *(how or _to_have_less(estimates, axes))])]
+        lines += ["", *map(wrapped, [words, *(how or _first_hour(pairs, estimates, axes))])]
     if scheduler == "slurm":
         from pipeline.submission.slurm import variables_in_words
 
@@ -107,6 +107,11 @@ def command_that_submits(words: Sequence[str]) -> str:
     return shlex.join(["python", *(word for word in words if word not in WITHOUT_EFFECT)])
 
 
+def measurement_count(plan: JobPlan) -> int:
+    """Without the screening."""
+    return len(plan.variants) * plan.protocol.replicates
+
+
 def submission_command(job: QueueJob, scripts: Mapping[str, Path], results: Results, executor: str) -> list[str]:
     """Of sbatch, or what the local queue starts."""
     folder = job.results(results).new_job_folder(job.name)
@@ -117,26 +122,44 @@ def submission_command(job: QueueJob, scripts: Mapping[str, Path], results: Resu
     return sbatch_command(scripts[job.name], folder.root, node=job.node)
 
 
-def _table(pairs: Sequence[Pair], axes: Sequence[Axes], estimates: Sequence[Estimate]) -> Iterator[str]:
+Work = tuple[int, ...]
+"""The identities of a job's variants, which thousands of jobs share."""
+
+
+def _work_of(pair: Pair) -> Work:
+    return tuple(id(plan.variants) for plan in pair.jobs)
+
+
+def _axes_of_all(pairs: Iterable[Pair]) -> dict[Work, Axes]:
+    return {_work_of(pair): axes_of(pair) for pair in _each_work(pairs)}
+
+
+def _table(pairs: Sequence[Pair], axes: Mapping[Work, Axes], estimates: Sequence[Estimate]) -> Iterator[str]:
     """A line for each job, but one for all parts of a cell, whose time is that of the longest."""
+    screened = {_work_of(pair): sum(len(plan.screened_variants()) for plan in pair.jobs) for pair in _each_work(pairs)}
     rows = [HEADINGS]
-    for _, parts in groupby(zip(pairs, axes, estimates, strict=True), key=lambda one: (one[0].cell, one[0].frameworks)):
+    for _, parts in groupby(zip(pairs, estimates, strict=True), key=lambda one: (one[0].cell, one[0].frameworks)):
         of_cell = list(parts)
-        pair, jobs, plans = of_cell[0][0], len(of_cell), [plan for one, _, _ in of_cell for plan in one.jobs]
+        pair, jobs = of_cell[0][0], len(of_cell)
         cell = pair.cell
         # The GPUs have a column of their own.
         whole = {"cell": cell.model_copy(update={"gpu": "any", "devices": 1}), "part": None}
         name = pair.model_copy(update=whole).words + (f", {jobs} jobs" if jobs > 1 else "")
         gpus = f"{cell.devices} x {cell.gpu}" if cell.devices > 1 else cell.gpu
-        short = sum(len(plan.screened_variants()) for plan in plans)
-        count = sum(len(plan.variants) * plan.protocol.replicates for plan in plans)
-        counts = f"{sum(len(plan.variants) for plan in plans):,}" if jobs > 1 else of_cell[0][1].counts
-        longest = max((estimate for _, _, estimate in of_cell), key=lambda one: one.most_seconds)
+        short = sum(screened[_work_of(one)] for one, _ in of_cell)
+        count = sum(measurement_count(plan) for one, _ in of_cell for plan in one.jobs)
+        variants = sum(len(plan.variants) for one, _ in of_cell for plan in one.jobs)
+        counts = f"{variants:,}" if jobs > 1 else axes[_work_of(pair)].counts
+        longest = max((estimate for _, estimate in of_cell), key=lambda one: one.most_seconds)
         rows.append((name, gpus, counts, f"{f'{short:,} + ' if short else ''}{count:,}", _span(longest)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
     for row in rows:
         yield (" " * gap).join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _each_work(pairs: Iterable[Pair]) -> Iterable[Pair]:
+    return {_work_of(pair): pair for pair in pairs}.values()
 
 
 def _span(estimate: Estimate) -> str:
@@ -181,7 +204,7 @@ def _refused_here(pairs: Iterable[Pair]) -> Iterator[str]:
     gpu = open_gpu()
     capability = None if isinstance(gpu, NoGpu) else gpu.describe()["compute_capability"]
     refused: dict[str, dict[str, None]] = defaultdict(dict)
-    for pair in pairs:
+    for pair in _each_work(pairs):
         has_gpu = not isinstance(gpu, NoGpu) and not pair.cell.is_for_cpu
         for plan in pair.jobs:
             modes = {mode.name: mode for mode in use_case(pair.cell.use_case_name).modes[plan.framework]}
@@ -203,10 +226,31 @@ def _needs_gpu(framework: Framework, mode: Mode) -> bool:
     return mode.graph != "none" or mode.run_as == "max_autotune" or is_option_of_xla
 
 
-def _to_have_less(estimates: Sequence[Estimate], axes: Sequence[Axes]) -> Iterator[str]:
-    """Of a plan that takes more than an hour: what makes it shorter."""
-    if sum(one.most_seconds for one in estimates) <= HOUR_S:
+def _first_hour(pairs: Sequence[Pair], estimates: Sequence[Estimate], axes: Mapping[Work, Axes]) -> Iterator[str]:
+    """Of a plan that takes longer: what the first hour brings, what the rest adds, and how to have less."""
+    most_s = sum(one.most_seconds for one in estimates)
+    if most_s <= HOUR_S:
         return
-    flags = dict.fromkeys(f"{flag}{found[0]}" for one in axes for flag, found in one.values.items() if len(found) > 1)
+    left_s, done = HOUR_S, []
+    for pair, estimate in zip(pairs, estimates, strict=True):
+        if estimate.seconds > left_s:
+            break
+        left_s -= estimate.seconds
+        done.append(pair.words)
+    if len(done) < len(pairs):
+        next_one, estimate = pairs[len(done)], estimates[len(done)]
+        first = [f"the first look at each ratio of {_some(done)}"] if done else []
+        if left_s < estimate.screening_s:
+            first.append(f"{left_s / estimate.screening_s:.0%} of the screening of {next_one.words}")
+        else:
+            share = (left_s - estimate.screening_s) / (estimate.seconds - estimate.screening_s)
+            screening = "the screening and " if estimate.screenings else ""
+            first.append(f"{screening}{share:.0%} of the way to the first look of {next_one.words}")
+        yield f"The first hour brings {', and '.join(first)}."
+    if (rest_s := most_s - sum(one.seconds for one in estimates)) > 0:
+        yield f"After the first looks only ratios that are still open go on: {in_time(rest_s)} more at most."
+    flags = dict.fromkeys(
+        f"{flag}{found[0]}" for one in axes.values() for flag, found in one.values.items() if len(found) > 1
+    )
     parts = [*flags, *(["--run jit --run compiled"] if any(one.screenings for one in estimates) else []), "--quick"]
     yield f"To have less, name a part of it: {', '.join(parts)}."

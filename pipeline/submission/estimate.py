@@ -1,5 +1,5 @@
-"""How long jobs will take: from earlier records of the same kind, else from the protocol's settings and, on a CPU, from
-what the declared operations take."""
+"""How long jobs will take: from earlier records of the same kind, else from the protocol's settings and from what the
+declared operations take at the device's ceiling."""
 
 import itertools
 import json
@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from harness.measure.gpu import usable_gpu_count
 from harness.packs import record_paths, record_text
 from harness.paths import Results, timestamp
-from harness.plan import JobPlan, Measurement, MeasurementSettings, Pair, Variant, of_screening
+from harness.plan import Cell, JobPlan, Measurement, MeasurementSettings, Pair, Precision, Variant, of_screening
+from harness.results.ceilings import Attainable, Reached
 from harness.results.looks import needed
 from harness.results.record import SETTLED, find_settled_record
 from harness.results.sequential import looks_of
@@ -28,7 +29,7 @@ START_S = 10.0
 SHARE_OF_LIMIT = 0.25
 """Of max_time_s and latency_max_time_s: a step that is not slow is known well enough long before. An assumption."""
 CPU_CORE_OPERATIONS_PER_S = 3e10
-"""Of one core of a CPU, in floating-point operations. An assumption, until there are records."""
+"""Of one core of a CPU, in floating-point operations. An assumption, until `main.py ceilings` has measured."""
 FEWEST_CALLS = 3
 """Of a step: cold calls, blocks and waited-for calls are at least so many each, however long they take."""
 STOPS_BEFORE_LIMIT_S = 90.0
@@ -184,28 +185,65 @@ def requeues(estimate: Estimate, time_limit_minutes: int) -> int | None:
 
 def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> list[Estimate]:
     """Of each part that is submitted as one job."""
+    known: dict[tuple[int, bool, int], Estimate] = {}  # by the variants and the ceiling, which thousands of plans share
+    # The names of GPUs: nothing else is looked for, one by one, of thousands of cells.
+    measured = measured_gpus(results)
+    ceilings = read_ceilings_of(results)
     is_here_without_gpu = scheduler == "local" and usable_gpu_count() == 0
+    of_cores = Reached({"jax": CPU_CORE_OPERATIONS_PER_S * len(os.sched_getaffinity(0))})
+    on_cpus = Attainable(operations_per_s=dict.fromkeys(get_args(Precision), of_cores), bytes_per_s=None)
 
     def of_plan(plan: JobPlan, part: Pair) -> Estimate:
-        steps_s = steps_on_cpus_s(plan) if plan.cell.is_for_cpu or is_here_without_gpu else {}
-        folder = results.records(plan.cell, plan.framework)
-        if not folder.parent.is_dir():
-            return estimate_of(plan, expected(plan, alone=len(part.jobs) == 1), NO_DURATIONS, steps_s)
-        durations = read_durations(folder, quick=plan.quick)
-        return estimate_of(plan, _left(plan, part, results, scheduler), durations, steps_s)
+        alone, ceiling = len(part.jobs) == 1, ceiling_of(plan.cell, ceilings)
+        if ceiling is None and (plan.cell.is_for_cpu or is_here_without_gpu):
+            ceiling = on_cpus
+        if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).parent.is_dir():
+            durations = read_durations(folder, quick=plan.quick)
+            return estimate_of(plan, _left(plan, part, results, scheduler), durations, least_steps_s(plan, ceiling))
+        key = id(plan.variants), alone, id(ceiling)
+        if key not in known:
+            known[key] = estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS, least_steps_s(plan, ceiling))
+        return known[key]
 
     return [together([of_plan(plan, part) for plan in part.jobs]) for part in parts]
 
 
-def steps_on_cpus_s(plan: JobPlan) -> dict[str, float]:
-    """What a step takes at the least on the CPUs of this machine, in seconds, by the key of its variant. Without the
-    variants whose operations are not known."""
-    per_second = CPU_CORE_OPERATIONS_PER_S * len(os.sched_getaffinity(0)) * plan.cell.devices
+def read_ceilings_of(results: Results) -> Mapping[str, Attainable]:
+    """By the device's name; empty where `main.py ceilings` has not been run."""
+    if not results.ceilings.is_dir():
+        return {}
+    from pipeline.report.ceilings import read_all_ceilings
+
+    return read_all_ceilings(results.ceilings)[0]
+
+
+def ceiling_of(cell: Cell, ceilings: Mapping[str, Attainable]) -> Attainable | None:
+    """Of the one device that may be meant: by its name, or where any GPU will do the only one that was measured."""
+    found = [
+        attainable
+        for device, attainable in ceilings.items()
+        if cell.gpu == "any" or cell.gpu.lower() in device.lower().replace(" ", "")
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def least_steps_s(plan: JobPlan, ceiling: Attainable | None) -> dict[str, float]:
+    """What a step takes at the least, in seconds, by the key of its variant: its operations at the ceiling of matrix
+    products. Without the variants whose operations, or ceiling, are not known."""
+    if ceiling is None:
+        return {}
     found = {}
     for each in itertools.islice(plan.replicates(), len(plan.variants)):
-        if of_sample := operations_of(each):
-            found[each.variant.key] = of_sample * each.variant.batch_size / per_second
+        variant, peak, of_sample = each.variant, ceiling.peak(each.variant.precision), operations_of(each)
+        if peak and of_sample:
+            found[variant.key] = of_sample * variant.batch_size / (peak * plan.cell.devices)
     return found
+
+
+def measured_gpus(results: Results) -> set[str]:
+    """By their names in experiments.yaml."""
+    roots = [root for root in (results.records(), results.calibration) if root.is_dir()]
+    return {path.name for root in roots for path in root.iterdir()}
 
 
 def _left(plan: JobPlan, part: Pair, results: Results, scheduler: str) -> Left:

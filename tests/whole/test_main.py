@@ -207,6 +207,8 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_ru
         "the first look at each ratio, where most are decided. 1 of 1 jobs takes longer",
         "than time_limit_minutes (30), up to 2 h 04 min: cut off, they are requeued, at",
         "most 4 times, and go on where they were.",
+        "After the first looks only ratios that are still open go on: 1 h 22 min more at",
+        "most.",
         "To have less, name a part of it: --batch_size 16, --precision fp32, --option",
         "output=norms, --run jit --run compiled, --quick.",
         *wrapped(f"{copy}/data/cifar10/manifest.json is not here. {FETCH.format('cifar10')}").splitlines(),

@@ -1,7 +1,6 @@
 """How long jobs will take; the numbers are worked out by hand."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,8 @@ from harness.experiments.load import load_config
 from harness.experiments.presets import expand_preset
 from harness.paths import REPOSITORY, Results
 from harness.plan import Cell, JobPlan, MeasurementSettings, Pair, Screening, Variant, WandbSettings
+from harness.results.ceilings import Ceiling, CeilingsRecord, write_ceilings
+from harness.results.record import Blocks
 from pipeline.submission.estimate import (
     Durations,
     Estimate,
@@ -64,22 +65,36 @@ def test_a_slow_step_makes_each_part_longer() -> None:
     assert protocol_s(MeasurementSettings(), starts=1, step_s=0.5) == pytest.approx(53.0)
 
 
-def test_on_a_cpu_a_step_takes_at_least_its_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def products(device: str, operations_per_s: float) -> CeilingsRecord:
+    """Products of 2 operations in each call, back to back."""
+    seconds = 2.0 / operations_per_s
+    blocks = Blocks(
+        calls_per_block=1, steps_per_call=1, samples_per_step=1, block_times_s=[seconds] * 3, warmup_times_s=[]
+    )
+    return CeilingsRecord(
+        framework="jax",
+        started_at="2026-11-22T10:00:00+00:00",
+        ended_at="2026-11-22T10:00:01+00:00",
+        environment={"gpu": {"name": device}, "framework": {"platform": "gpu"}},
+        ceilings=[Ceiling(kind="product", precision="fp32", shape=(1, 1, 1), blocks=blocks)],
+    )
+
+
+def test_a_step_takes_at_least_its_operations_at_the_ceiling(tmp_path: Path) -> None:
     """ResNet-18 at batch 256: three passes of two operations for each of 555,422,720 multiply-adds are 853.1 GFLOP a
-    step, so 14.22 s on two cores of 30 GFLOP/s. Twelve processes of 10 + 3 steps, 4 idle, 5 steps of warm-up, 3 blocks,
-    3 waited for and 1 of energy take 15 steps and 14 s each, and the warm starts two more starts."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    cell = {"benchmark": "cifar10", "use_case": 1, "use_case_name": "train"}
+    step, so 8.531 s at 0.1 TFLOP/s. Twelve processes of 10 + 3 steps, 4 idle, 5 steps of warm-up, 3 blocks, 3 waited
+    for and 1 of energy take 15 steps and 14 s each, and the warm starts two more starts."""
+    results = Results(root=tmp_path)
+    write_ceilings(products("NVIDIA H100 PCIe", 1e11), results.new_ceilings("jax"))
+    cell = {"gpu": "h100", "benchmark": "cifar10", "use_case": 1, "use_case_name": "train"}
     variant = Variant(model="resnet18", batch_size=256, precision="fp32", execution_mode="step.jit")
-
-    def seconds(gpu: str) -> float:
-        plan = plan_of(gpu=gpu, **cell).model_copy(update={"variants": (variant,)})
-        [found] = estimates_of([Pair(cell=plan.cell, jobs=(plan,))], Results(root=tmp_path), "slurm")
-        return found.seconds
-
-    step_s = 6 * 555_422_720 * 256 / 6e10
-    assert seconds("cpu") == pytest.approx(12 * (14 + 15 * step_s) + 2 * (10 + 3 * step_s))
-    assert seconds("a100") == pytest.approx(12 * 29 + 20)
+    plan = plan_of(**cell).model_copy(update={"variants": (variant,)})
+    [found] = estimates_of([Pair(cell=plan.cell, jobs=(plan,))], results, "slurm")
+    step_s = 6 * 555_422_720 * 256 / 1e11
+    assert found.seconds == pytest.approx(12 * (14 + 15 * step_s) + 2 * (10 + 3 * step_s))
+    other = plan.model_copy(update={"cell": plan.cell.model_copy(update={"gpu": "a100"})})
+    [unknown] = estimates_of([Pair(cell=other.cell, jobs=(other,))], results, "slurm")
+    assert unknown.seconds == pytest.approx(12 * 29 + 20)
 
 
 @pytest.mark.parametrize(
