@@ -207,8 +207,6 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_ru
         "the first look at each ratio, where most are decided. 1 of 1 jobs takes longer",
         "than time_limit_minutes (30), up to 2 h 04 min: cut off, they are requeued, at",
         "most 4 times, and go on where they were.",
-        "After the first looks only ratios that are still open go on: 1 h 22 min more at",
-        "most.",
         "To have less, name a part of it: --batch_size 16, --precision fp32, --option",
         "output=norms, --run jit --run compiled, --quick.",
         *wrapped(f"{copy}/data/cifar10/manifest.json is not here. {FETCH.format('cifar10')}").splitlines(),
@@ -236,19 +234,22 @@ def test_dry_run_says_what_sbatch_takes_from_the_shell(dry_run: Callable[..., st
     assert [line in text for text in said] == [True, True, False]
 
 
-def test_dry_run_of_separate_jobs(copy: Path, config: Path, dry_run: Callable[..., str]) -> None:
-    """From the flag, and from the file, which the flag overrides."""
-    config.write_text(MINIMAL + "pairing: separate\n")
-    in_turn = dry_run("--pairing", "together", without_slurm=True)
-    assert re.search(r"^mnist train  any   1x1x1x1x1\+2  2 \+ 36  ", in_turn, re.MULTILINE)
-    from_file = dry_run("--verbose", without_slurm=True)
-    config.write_text(MINIMAL)
-    from_flag = dry_run("--verbose", "--pairing", "separate", without_slurm=True)
-    script = re.escape(str(copy / "slurm_scripts" / "jax_mnist_1.sh"))
-    for text in (from_file, from_flag):
-        assert re.search(r"^mnist train \(jax only\)    any   1x1x1x1x1  12  ", text, re.MULTILINE)
-        assert re.search(r"^mnist train \(torch only\)  any   1x1x1x1x2  2 \+ 24  ", text, re.MULTILINE)
-        assert re.search(rf"^sbatch --output=\S+/%j_0_log\.out .*'{script}' slurm ", text, re.MULTILINE)
+def test_dry_run_of_one_framework(copy: Path, dry_run: Callable[..., str]) -> None:
+    text = dry_run("--verbose", "--framework", "torch", without_slurm=True)
+    assert re.search(r"^mnist train \(torch only\) +any   1x1x1x1x2  2 \+ 24  ", text, re.MULTILINE)
+    script = re.escape(str(copy / "slurm_scripts" / "torch_mnist_1.sh"))
+    assert re.search(rf"^sbatch --output=\S+/%j_0_log\.out .*'{script}' slurm ", text, re.MULTILINE)
+
+
+def test_the_pairing_of_the_file_and_of_the_flag_that_overrides_it(config: Path, dry_run: Callable[..., str]) -> None:
+    config.write_text(MINIMAL + "pairing: interleaved\n")
+    assert "JAX and PyTorch run in turns, block by block." in dry_run("--executor", "slurm")
+    assert "JAX and PyTorch run one after the other." in dry_run("--executor", "slurm", "--pairing", "together")
+    config.write_text(MINIMAL + "pairing: separate\n")  # of files from before
+    line = MINIMAL.count("\n") + 1
+    assert complaint("--config", config).startswith(
+        f"{config}:{line}:10: pairing: separate: valid: auto, together, interleaved"
+    )
 
 
 def test_dry_run_for_this_machine(copy: Path, tmp_path: Path, dry_run: Callable[..., str]) -> None:

@@ -14,7 +14,7 @@ from tests.made.config_text import MINIMAL
 
 SITE = """\
 data_dir: /scratch/data
-pairing: separate
+pairing: together
 cluster:
   qos: short
   time_limit_minutes:
@@ -48,7 +48,7 @@ def laid(text: str, clusters: Path) -> Config:
 
 def test_a_profile_is_laid_over_key_by_key(clusters: Path) -> None:
     config = laid(SITE, clusters)
-    assert (config.data_dir, config.pairing, config.wandb.mode) == ("/scratch/data", "separate", "offline")
+    assert (config.data_dir, config.pairing, config.wandb.mode) == ("/scratch/data", "together", "offline")
     assert (config.cluster.qos, config.cluster.time_limit_minutes) == ("short", None)
     jax = config.cluster.frameworks["jax"]
     assert (jax.python, jax.setup) == ("/opt/jax/bin/python", ("module load jax",))
@@ -77,7 +77,7 @@ here.yaml:10:10: matrix.use_cases: a profile says where measurements run, not wh
 here.yaml:9:3: gpus.a100: given twice; the first is in line 8
 ? {jax: {setup: [module load jax]}} -> 3
 here.yaml:6:15: cluster.frameworks: 3: must hold keys, such as `name: value`
-? pairing: separate -> pairing: [
+? pairing: together -> pairing: [
 here.yaml:4:6: not valid YAML: *
 """
 
