@@ -15,6 +15,7 @@ from harness.experiments.source import read_source
 from harness.job.launch import python_of
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS, Launch, Variant
+from harness.work.benchmarks.synthetic import Sizes
 from harness.work.declared import benchmark_names
 from tests.made.config_text import MINIMAL, changed, config_of
 
@@ -26,14 +27,6 @@ def complaints(text: str, folder: Path) -> list[str]:
     start, lines = f"{folder}/experiments.yaml:", str(caught.value).splitlines()
     assert all(line.startswith(start) for line in lines)
     return [line.removeprefix(start).strip() for line in lines]
-
-
-def test_the_projects_own_file_is_valid() -> None:
-    config = load_config(REPOSITORY / "experiments.yaml")
-    assert config.project == "jax-vs-torch"
-    assert list(config.gpus) == ["any", "cpu", "rtx2080ti", "rtx3080", "a5000", "a100", "h100", "h200"]
-    assert config.matrix.benchmarks == ("mnist", "cifar10")
-    assert config.matrix.use_cases == (1, 3)
 
 
 def planned(number: int, *benchmarks: str) -> list[Variant]:
@@ -68,11 +61,7 @@ def test_a_forced_layout_is_planned_for_convolutions_on_tensor_cores_in_32_bits(
 
 def test_values_and_defaults(tmp_path: Path) -> None:
     config = config_of(MINIMAL, tmp_path)
-    assert config.cluster.time_limit_minutes == 30
-    assert config.cluster.partition is None
-    assert config.cluster.frameworks["jax"].python == "/opt/jax/bin/python"
-    assert config.gpus["a100"].gres is None
-    assert config.use_cases[1].devices == 1
+    assert (config.cluster.time_limit_minutes, config.cluster.partition, config.gpus["a100"].gres) == (30, None, None)
     assert (config.measurement.replicates, config.measurement.max_time_s) == (12, 12.0)
     # PyYAML alone would read 1e-3 as text.
     assert config.use_cases[1].settings["learning_rate"] == 0.001
@@ -96,29 +85,25 @@ def test_data_dir_expands_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_settings_the_more_special_wins(tmp_path: Path) -> None:
-    text = changed(
-        "  mnist: {models: [cnn]}\n", "  mnist: {models: [cnn], settings: {train: {epochs: 7, momentum: 0.5}}}\n"
-    )
+    text = changed("mnist: {models: [cnn]}", "mnist: {models: [cnn], settings: {train: {epochs: 7, momentum: 0.5}}}")
     quick = "quick: {use_cases: {1: {settings: {epochs: 1, momentum: 0.25}}}"
     config = config_of(f"{text}{quick}, benchmarks: {{cifar10: {{settings: {{train: {{epochs: 4}}}}}}}}}}\n", tmp_path)
-    assert config.settings("cifar10", 1, quick=False)["epochs"] == 2
-    assert config.settings("mnist", 1, quick=False)["epochs"] == 7
-    assert config.settings("mnist", 1, quick=True)["epochs"] == 1
-    assert config.settings("mnist", 1, quick=True)["momentum"] == 0.25
-    assert config.settings("cifar10", 1, quick=True)["epochs"] == 4
-
-
-def test_quick_replaces_the_protocol(tmp_path: Path) -> None:
-    config = config_of(MINIMAL + "measurement: {seed: 4}\nquick: {measurement: {replicates: 1}}\n", tmp_path)
-    assert config.protocol(1, quick=False).replicates == 12
-    assert config.protocol(1, quick=True).replicates == 1
-    assert config.protocol(1, quick=True).seed == 4
+    found = {
+        (name, quick): (settings["epochs"], settings["momentum"])
+        for name in ("mnist", "cifar10")
+        for quick in (False, True)
+        if (settings := config.settings(name, 1, quick=quick))
+    }
+    assert found == {
+        ("mnist", False): (7, 0.5),
+        ("mnist", True): (1, 0.25),
+        ("cifar10", False): (2, 0.9),
+        ("cifar10", True): (4, 0.25),
+    }
 
 
 # What is replaced in MINIMAL -> by what, or + what is added, and below it how the one line begins that must come back.
 MISTAKES = r"""
-? time_limit_minutes: 30 -> time_limit_minutes: "30"
-3:23: cluster.time_limit_minutes: "30": must be a whole number
 ? time_limit_minutes: 30 -> time_limit_minutes: true
 3:23: cluster.time_limit_minutes: true: must be a whole number
 ?     batch_sizes: [64]\n ->
@@ -141,10 +126,6 @@ MISTAKES = r"""
 15:40: benchmarks.mnist.batch_sizes.trane: not the name of a use case; valid: per_sample_gradients, train; did you mean
 ?   mnist: {models: [cnn]} ->   mnist: {models: [cnn], batch_sizes: {train: {resnet18: [4]}}}
 15:48: benchmarks.mnist.batch_sizes.train.resnet18: not one of its models; valid: cnn
-?   mnist: {models: [cnn]} ->   mnist: {models: [cnn], batch_sizes: {train: [0]}}
-15:48: benchmarks.mnist.batch_sizes.train[0]: 0: must be at least 1
-?   mnist: {models: [cnn]} ->   mnist: {models: [cnn], batch_sizes: {train: {cnn: 4}}}
-15:53: benchmarks.mnist.batch_sizes.train.cnn: 4: must be a list, such as [a, b]
 ?     name: train\n ->     name: train\n    measurement: {latency_call: 5}\n
 21:19: use_cases.1.measurement.latency_call: unknown key; valid: replicates, seed, warmup_s, warmup_min_calls,
 ? clip_norm: 1.0 -> clip_norm: 1e999
@@ -153,8 +134,6 @@ MISTAKES = r"""
 1:10: project: my trial: must be of letters, digits, `_`, `.` and `-`: it becomes part of file names
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--gres=gpu:2]\n
 4:20: cluster.sbatch_options[0]: --gres=gpu:2: --gres has a key of its own, gpus.NAME.gres: write it there
-?   a100: {per_node: 4} ->   a100: {sbatch_options: [--qos=short]}
-9:27: gpus.a100.sbatch_options[0]: --qos=short: --qos has a key of its own, qos: write it there
 ?   a100: {per_node: 4} ->   a100: {sbatch_options: [--no-requeue]}
 9:27: gpus.a100.sbatch_options[0]: --no-requeue: --no-requeue has a key of its own, requeue: write it there
 ?   a100: {per_node: 4} ->   a100: {setup: [if true]}
@@ -181,14 +160,10 @@ MISTAKES = r"""
 29:41: use_cases.3.formulations.torch[0].vamp: not in harness/work/use_cases/per_sample_gradients.py for torch; valid:
 ? vmap: [eager], loop -> vmap: [eager], vmap: [compiled], loop
 29:56: use_cases.3.formulations.torch[1].vmap: given twice; write all of its runs into one entry
-? vmap: [eager], loop -> vmap, loop, vmap
-29:53: use_cases.3.formulations.torch[2]: vmap: listed twice
 ? vmap: [eager], loop -> vmap: [], loop
 29:47: use_cases.3.formulations.torch[0].vmap: []: must not be empty; name some of its runs, or write `vmap` alone for
 ? vmap: [eager], loop -> vmap: , loop
 29:47: use_cases.3.formulations.torch[0].vmap: (nothing): must not be empty; name some of its runs, or write `vmap`
-? vmap: [eager], loop -> vmap: eager, loop
-29:47: use_cases.3.formulations.torch[0].vmap: eager: must be a list, such as [a, b]
 ? torch: [step]} -> torch: [step, epoch]}
 23:47: use_cases.1.formulations.torch[1]: epoch: has none of `runs`; write some beside it, such as `epoch:
 ? runs: {jax: [jit], torch: [eager, compiled]} -> runs: {jax: [jit]}
@@ -203,8 +178,6 @@ MISTAKES = r"""
 24:73: use_cases.1.settings.schedule: cosin: valid: constant, cosine; did you mean cosine?
 ? momentum: 0.9 -> momentum: 0.9, label_smoothing: 1.5
 24:80: use_cases.1.settings.label_smoothing: 1.5: must be a number from 0 to 1
-? momentum: 0.9 -> momentum: 1.5
-24:58: use_cases.1.settings.momentum: 1.5: must be a number from 0 to 1
 ? epochs: 2 -> epochs: 2.5
 24:24: use_cases.1.settings.epochs: 2.5: must be a whole number of at least 1
 ? , target_metric: 0.5 ->
@@ -221,8 +194,6 @@ MISTAKES = r"""
 26:11: use_cases.3.like: 3: must be another use case; valid: 1
 ?     name: per_sample_gradients\n ->     like: 2\n
 26:11: use_cases.3.like: 2: not one of use_cases; valid: 1
-?     name: per_sample_gradients\n ->     like: true\n
-26:11: use_cases.3.like: true: not one of use_cases; valid: 1
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--hold --array=0-9]\n
 4:20: cluster.sbatch_options[0]: --hold --array=0-9: must be one long option of sbatch on one line, such as --exclusive
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--arr=0-9]\n
@@ -231,16 +202,12 @@ MISTAKES = r"""
 4:20: cluster.sbatch_options[0]: --wrap=ls: --wrap changes what sbatch does or says, on which main.py relies; leave it
 ? {python: /opt/jax/bin/python} -> {python: -c}
 5:19: cluster.frameworks.jax.python: -c: must be the path or name of an interpreter; `-` begins an option
-? {python: /opt/jax/bin/python} -> {setup: [if true]}
-5:18: cluster.frameworks.jax.setup: [if true]: must be whole shell commands; bash: line 2: syntax error: unexpected end
 ? {python: /opt/jax/bin/python} -> {setup: [exit 0]}
 5:18: cluster.frameworks.jax.setup: [exit 0]: 'exit 0' would end the job before its run
 ? {python: /opt/jax/bin/python} -> {runtime: podman}
 5:10: cluster.frameworks.jax: runtime and image go together: name both for a container, or neither
 ? {python: /opt/jax/bin/python} -> {mounts: [/scratch]}
 5:10: cluster.frameworks.jax: mounts and options are of a container; name its runtime and image, or leave them out
-? {python: /opt/jax/bin/python} -> {runtime: podman, image: jax, stage_environment: true}
-5:10: cluster.frameworks.jax: stage_environment is for a venv of many files, and an image is one already; leave it out
 ? {python: /opt/torch/bin/python} -> {runtime: podman, image: torch}\n  stage_environment: true
 3:3: cluster: stage_environment is for a venv of many files, and torch has an image, which is one already; write it
 ? {python: /opt/jax/bin/python} -> {runtime: docker, image: jax.sif}
@@ -253,10 +220,6 @@ MISTAKES = r"""
 24:77: use_cases.1.settings.weight_decay: 1e+300: must be at most 1000000000
 ? batch_size: 32} -> precision: }
 33:40: use_cases.3.exclude[0].precision: (nothing): name one, or leave the key out: without a value it would exclude
-? batch_size: 32} -> batch_size: 32}\n      - {options: {}}
-34:9: use_cases.3.exclude[1]: would exclude everything; name at least one of framework, benchmark, model, batch_size,
-? batch_size: 32} -> batch_size: 23}
-33:41: use_cases.3.exclude[0].batch_size: 23: not defined; valid: 16, 32; did you mean 32?
 ? {formulation: loop, -> {formulation: [vmap, lop],
 33:30: use_cases.3.exclude[0].formulation[1]: lop: not defined; valid: vmap, loop; did you mean loop?
 ? {formulation: loop, -> {run: eagr,
@@ -271,16 +234,22 @@ MISTAKES = r"""
 9:9: gpus.cpu.gres: is for GPUs; `cpu` asks for none
 ? resnet18]}\n -> resnet18]}\n  synthetic: {models: [linear], sizes: {clases: 4}}\n
 17:41: benchmarks.synthetic.sizes.clases: not a size of synthetic; valid: in_features, hidden_features, out_features,
-? resnet18]}\n -> resnet18]}\n  synthetic: {models: [linear], sizes: {classes: 0}}\n
-17:50: benchmarks.synthetic.sizes.classes: 0: must be a whole number of at least 1
 ? +quick: {benchmarks: {mnst: {models: [cnn]}}}
 34:22: quick.benchmarks.mnst: not one of benchmarks; valid: mnist, cifar10; did you mean mnist?
 ? +quick: {benchmarks: {mnist: {models: [resnet18]}}}
 34:39: quick.benchmarks.mnist.models[0]: resnet18: not in benchmarks.mnist; valid: cnn
 ? +quick: {benchmarks: {mnist: {exclude: [{run: compild}]}}}
 34:46: quick.benchmarks.mnist.exclude[0].run: compild: not defined; valid: jit, eager, compiled; did you mean compiled?
-? +presets: {one: {about: x, parts: [{benchmarks: [minst]}]}}
-34:49: presets.one.parts[0].benchmarks[0]: minst: not defined; valid: mnist, cifar10; did you mean mnist?
+? +quick: {measurement: {replicates: 0}}
+34:35: quick.measurement.replicates: 0: must be at least 1
+? +quick: {runs: {torch: [egaer]}}
+34:24: quick.runs.torch[0]: egaer: not in the runs of torch; valid: eager,
+? +quick: {benchmarks: {mnist: {runs: {jax: [jitt]}}}}
+34:43: quick.benchmarks.mnist.runs.jax[0]: jitt: not in the runs of jax
+? +quick: {use_cases: {1: {formulations: {torch: [steps]}}}}
+34:48: quick.use_cases.1.formulations.torch[0]: steps: not in harness/work/use_cases/train.py for torch
+? +quick: {use_cases: {2: {}}}
+34:21: quick.use_cases.2: not one of use_cases
 ? +presets: {one: {about: x, parts: [{models: [cn]}]}}
 34:35: presets.one.parts[0]: as flags: --model cn: no model of mnist, cifar10; valid: cnn, resnet18; did you mean cnn?
 ? +presets: {one: {about: x, parts: [{use_cases: [1], execution_modes: [vmap.jit]}]}}
@@ -322,34 +291,9 @@ def test_the_whole_of_a_message(tmp_path: Path) -> None:
     ]
 
 
-def test_mistakes_under_quick(tmp_path: Path) -> None:
-    quick = (
-        "quick:\n"
-        "  measurement: {replicates: 0, warmup: 1}\n"
-        "  runs: {torch: [egaer]}\n"
-        "  benchmarks: {mnist: {runs: {jax: [jitt]}}}\n"
-        "  use_cases: {1: {formulations: {torch: [steps]}}, 2: {}}\n"
-    )
-    lines = complaints(MINIMAL + quick, tmp_path)
-    assert lines[0] == "35:29: quick.measurement.replicates: 0: must be at least 1"
-    assert lines[1].startswith("35:32: quick.measurement.warmup: unknown key; valid: replicates,")
-    assert lines[1].endswith("did you mean warmup_s?")
-    assert [line.partition("; valid")[0] for line in lines[2:]] == [
-        "36:18: quick.runs.torch[0]: egaer: not in the runs of torch",
-        "37:37: quick.benchmarks.mnist.runs.jax[0]: jitt: not in the runs of jax",
-        "38:42: quick.use_cases.1.formulations.torch[0]: steps: not in harness/work/use_cases/train.py for torch",
-        "38:52: quick.use_cases.2: not one of use_cases",
-    ]
-
-
 @pytest.mark.parametrize(
     ("quick", "complaint", "cells"),
     [
-        (
-            "benchmarks: {mnist: {runs: {torch: [compiled_graph]}}}",
-            "34:44: quick.benchmarks.mnist.runs.torch: [compiled_graph]: leaves no execution mode for {} with --quick",
-            ("mnist_1", "mnist_3"),
-        ),
         (
             "runs: {jax: [jit_graph]}, benchmarks: {mnist: {runs: {jax: [jit]}}}",
             "34:68: quick.benchmarks.mnist.runs.jax: [jit]: leaves no execution mode for {} with --quick",
@@ -370,8 +314,7 @@ def test_mistakes_under_quick(tmp_path: Path) -> None:
 def test_quick_must_leave_each_cell_something(
     quick: str, complaint: str, cells: tuple[str, ...], tmp_path: Path
 ) -> None:
-    expected = [complaint.format(cell) for cell in cells]
-    assert complaints(f"{MINIMAL}quick: {{{quick}}}\n", tmp_path) == expected
+    assert complaints(f"{MINIMAL}quick: {{{quick}}}\n", tmp_path) == [complaint.format(cell) for cell in cells]
 
 
 def test_all_mistakes_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -430,15 +373,7 @@ def test_a_wrong_run_is_the_only_complaint_though_exclude_leaves_nothing_else(tm
 
 def test_sizes_that_are_left_out_have_their_defaults(tmp_path: Path) -> None:
     config = config_of(WITH_SYNTHETIC, tmp_path)
-    assert config.sizes("synthetic", quick=False) == {
-        "in_features": 6,
-        "hidden_features": 512,
-        "out_features": 512,
-        "channels": 3,
-        "image_size": 32,
-        "hidden_channels": 32,
-        "classes": 4,
-    }
+    assert config.sizes("synthetic", quick=False) == Sizes(in_features=6, classes=4).model_dump()
     assert config.sizes("mnist", quick=False) == {}
 
 
@@ -474,18 +409,14 @@ LIKE = """\
 
 
 def test_a_use_case_like_another_takes_what_it_does_not_say(tmp_path: Path) -> None:
-    config = config_of(MINIMAL + LIKE, tmp_path)
-    first, second = config.use_cases[1], config.use_cases[2]
-    assert (second.name, second.devices, second.batch_sizes) == ("train", 2, (128,))
-    assert (second.precisions, second.formulations) == (first.precisions, first.formulations)
-    assert second.settings == first.settings | {"epochs": 3}
-    assert (first.devices, first.batch_sizes, first.settings["epochs"]) == (1, (64,), 2)
     written_out = MINIMAL + (
         "  2:\n    name: train\n    devices: 2\n    batch_sizes: [128]\n    precisions: [fp32]\n"
         "    formulations: {jax: [step], torch: [step]}\n"
         "    settings: {epochs: 3, learning_rate: 1e-3, momentum: 0.9, weight_decay: 0, target_metric: 0.5}\n"
     )
+    first, second = (config_of(MINIMAL + LIKE, tmp_path).use_cases[number] for number in (1, 2))
     assert config_of(written_out, tmp_path).use_cases[2] == second.model_copy(update={"like": None})
+    assert (first.devices, first.batch_sizes, first.settings["epochs"]) == (1, (64,), 2)
 
 
 def test_what_is_excluded_is_taken_over(tmp_path: Path) -> None:
@@ -499,55 +430,47 @@ def test_what_is_excluded_is_taken_over(tmp_path: Path) -> None:
     ]
 
 
-def test_a_mistake_that_is_taken_over_is_told_once_where_it_stands(tmp_path: Path) -> None:
-    text = changed("precisions: [fp32]", "precisions: [fp23]") + LIKE
-    assert complaints(text, tmp_path) == [
-        "22:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?"
-    ]
-
-
-def test_what_is_wrong_only_where_it_is_taken_over_says_whose_it_is(tmp_path: Path) -> None:
-    """A batch of 63 is right for one device, and not for two."""
-    text = changed("batch_sizes: [64]", "batch_sizes: [64, 63]") + LIKE.replace("    batch_sizes: [128]\n", "")
-    assert complaints(text, tmp_path) == [
-        "21:23: use_cases.2.batch_sizes[1] (of use_cases.1): 63: must be divisible by devices (2): "
-        "a batch size is that of all devices"
-    ]
-
-
-def test_a_chain_of_likes_is_refused(tmp_path: Path) -> None:
-    assert complaints(MINIMAL + LIKE + "  4:\n    like: 2\n", tmp_path) == [
-        "40:11: use_cases.4.like: 2: must be a use case that is written out, and 2 is like 1; valid: 1, 3"
-    ]
+@pytest.mark.parametrize(
+    ("old", "new", "like", "complaint"),
+    [
+        (  # once, where it stands
+            "precisions: [fp32]",
+            "precisions: [fp23]",
+            LIKE,
+            "22:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?",
+        ),
+        (  # wrong only where it is taken over: a batch of 63 is right for one device
+            "batch_sizes: [64]",
+            "batch_sizes: [64, 63]",
+            "  2: {like: 1, devices: 2}\n",
+            "21:23: use_cases.2.batch_sizes[1] (of use_cases.1): 63: must be divisible by devices (2): "
+            "a batch size is that of all devices",
+        ),
+        (
+            "1:\n    name: train",
+            "1:\n    name: train",
+            LIKE + "  4: {like: 2}\n",
+            "39:13: use_cases.4.like: 2: must be a use case that is written out, and 2 is like 1; valid: 1, 3",
+        ),
+    ],
+)
+def test_a_mistake_that_is_taken_over(old: str, new: str, like: str, complaint: str, tmp_path: Path) -> None:
+    assert complaints(changed(old, new) + like, tmp_path) == [complaint]
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "1:1: the file is empty; copy the project's own and edit that"),
         ("# only this\n", "1:1: the file is empty; copy the project's own and edit that"),
-        (
-            "- a\n",
-            "1:1: [a]: must hold the keys project, data_dir, cluster, pairing, gpus, matrix, "
-            "benchmarks, runs, use_cases, measurement, quick, presets, wandb",
-        ),
-        (
-            "project: p\ncluster:\n\tpartition: x\n",
-            "3:1: not valid YAML: found character '\\t' that cannot start any token "
-            "(while scanning for the next token); indent with blanks, not with tabs",
-        ),
-        (
-            "project: [p\n",
-            "2:1: not valid YAML: expected ',' or ']', but got '<stream end>' (while parsing a flow sequence)",
-        ),
-        (
-            "project: a\x07b\n",
-            "1:11: the character U+0007: must be removed: YAML takes no control characters",
-        ),
+        ("- a\n", "1:1: [a]: must hold the keys project, data_dir, cluster, pairing, gpus, matrix, benchmarks, runs, "),
+        ("project: p\ncluster:\n\tpartition: x\n", "3:1: not valid YAML: found character '\\t' that cannot start any "),
+        ("project: [p\n", "2:1: not valid YAML: expected ',' or ']', but got '<stream end>' (while parsing a flow "),
+        ("project: a\x07b\n", "1:11: the character U+0007: must be removed: YAML takes no control characters"),
     ],
 )
 def test_a_file_that_is_no_configuration(text: str, complaint: str, tmp_path: Path) -> None:
-    assert complaints(text, tmp_path) == [complaint]
+    (line,) = complaints(text, tmp_path)
+    assert line.startswith(complaint)
 
 
 def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
@@ -568,15 +491,6 @@ def test_plain_values_follow_yaml_1_2(tmp_path: Path) -> None:
         *(0.001, 0.5, 5.0, 1000.0, -7),
         *("no", "on", "1:30", "0x10", "true", True, None, ".inf", "2026-11-21", "5"),
     )
-
-
-def test_an_alias_inside_itself_ends(tmp_path: Path) -> None:
-    path = tmp_path / "loop.yaml"
-    path.write_text("a: &a\n  b: *a\n")
-    source = read_source(path)
-    assert [problem.text("f") for problem in source.problems] == [
-        "f:1:4: a.b: an alias (*name) must not stand inside what it names"
-    ]
 
 
 @pytest.mark.parametrize(
@@ -601,6 +515,8 @@ def test_numbers_and_texts_have_bounds(text: str, rule: str, tmp_path: Path) -> 
 def test_what_would_take_all_memory_is_refused_at_once(tmp_path: Path) -> None:
     bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 28))
     assert "more than 30,000 values, counting what aliases repeat" in complaints(bomb, tmp_path)[0]
+    rule = "1:4: a.b: an alias (*name) must not stand inside what it names"
+    assert rule in complaints("a: &a\n  b: *a\n", tmp_path)
     assert complaints("project: " + "[" * 900, tmp_path) == ["1:59: nested in more than 50 others"]
     (line,) = complaints("project: " + "[" * 100_000, tmp_path)  # libyaml of PyYAML 6.0.4 has a limit of its own
     assert "nested in more than 50 others" in line or "exceeded maximum nesting depth" in line

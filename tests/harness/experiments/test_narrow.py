@@ -160,14 +160,10 @@ def test_settings_of_the_use_case_the_protocol_and_the_sizes(tmp_path: Path) -> 
 MISTAKES = """
 --model resnet19 | 1
 --model resnet19: no model of cifar10; valid: cnn, resnet18; did you mean resnet18?
---model cifar10/resnet19 | 1
---model cifar10/resnet19: no model of cifar10; valid: cnn, resnet18; did you mean resnet18?
 --precision fp23 | 1
 --precision fp23: no such precision; valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?
 --precision fp16 | 1
 --precision fp16: not for train: gradients below 6e-8 are zero in fp16, so
---precision fp32 --precision fp16 | 13
---precision fp16: not for train, per_sample_gradients: gradients below 6e-8
 --execution_mode step.egar | 1
 did you mean step.eager?
 --execution_mode vmap.jit | 1
@@ -176,20 +172,12 @@ did you mean step.eager?
 --execution_mode step.jit: only jax has it, and only torch is selected; valid: step.eager,
 --formulation vamp | 3
 grouped, loop; did you mean vmap?
---formulation loop | 3 jax
---formulation loop: only torch has it, and only jax is selected; valid: batch, vmap,
---run compild | 1 torch
---run compild: no such name in train; valid: eager,
 --run compild | 3
 did you mean compiled?
 --run jit | 1 torch
 --run jit: only jax has it, and only torch is selected; valid: eager,
 --formulation loop --run compiled | 3
 --formulation loop --run compiled: no mode of per_sample_gradients has all of that
---run eager --execution_mode vmap.compiled | 3
---run eager --execution_mode vmap.compiled: no mode of per_sample_gradients has all of that
---option outputs=full | 3
---option outputs: not an option of per_sample_gradients; valid: output; did you mean output?
 --option output=ful | 3
 did you mean full?
 --option epochs=3 | 1
@@ -331,10 +319,8 @@ def test_several_numbers_of_devices_share_their_base_line(tmp_path: Path) -> Non
 
 
 def test_a_script_on_more_devices_makes_the_same_plan(tmp_path: Path) -> None:
-    config = config_of(SEVERAL, tmp_path)
-    (pair,) = expanded(config, "--devices 4 --batch per_device", use_cases=(2,))
-    paths = {"config_path": tmp_path / "experiments.yaml", "results": tmp_path, "repository": REPOSITORY}
-    arguments = run_arguments(pair, **paths)
+    (pair,) = expanded(config_of(SEVERAL, tmp_path), "--devices 4 --batch per_device", use_cases=(2,))
+    arguments = arguments_of(pair, tmp_path)
     assert arguments[2:8] == ["--use_case", "2", "--devices", "4", "--batch", "per_device"]
     assert _plan_by_flags(None, _parse_arguments(None, arguments)) == pair
 
@@ -342,11 +328,13 @@ def test_a_script_on_more_devices_makes_the_same_plan(tmp_path: Path) -> None:
 def test_the_script_and_run_py_make_the_same_plan(config: Config, tmp_path: Path) -> None:
     """`eager` is no run of JAX: its script names its own mode, and that of both frameworks names both."""
     (pair,) = expanded(config, "--model cnn --batch_size 12 --run eager --set epochs=1")
-    paths = {"config_path": tmp_path / "experiments.yaml", "results": tmp_path, "repository": REPOSITORY}
     for framework, jobs in (("jax", pair.jobs[:1]), ("torch", pair.jobs[1:]), (None, pair.jobs)):
         part = pair.model_copy(update={"jobs": jobs})
-        arguments = run_arguments(part, **paths)
-        parsed = _parse_arguments(framework, arguments)
+        parsed = _parse_arguments(framework, arguments_of(part, tmp_path))
         modes = {"jax": "step.jit", "torch": "step.eager"}
         assert parsed.execution_mode == [modes[plan.framework] for plan in jobs]
         assert _plan_by_flags(framework, parsed) == part
+
+
+def arguments_of(pair: Pair, folder: Path) -> list[str]:
+    return run_arguments(pair, config_path=folder / "experiments.yaml", results=folder, repository=REPOSITORY)
