@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigError
-from harness.experiments import overview
 from harness.experiments.overview import in_words, numbers_of
 from tests.made.config_text import MINIMAL
 
@@ -60,12 +59,3 @@ def test_help_needs_no_sound_file(text: str | None, lines: list[str], tmp_path: 
     if text is not None:
         path.write_text(text)
     assert in_words(path).splitlines() == lines
-
-
-def test_a_declaration_that_is_half_written_has_no_words(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "train.py").write_text("USE_CASE = UseCase(")
-    (tmp_path / "per_sample_gradients.py").write_text('USE_CASE = UseCase(name="x", modes={})')
-    monkeypatch.setattr(overview, "DECLARATIONS", tmp_path)
-    assert in_words(config).splitlines()[1:3] == ["  1  train", "  3  per_sample_gradients"]

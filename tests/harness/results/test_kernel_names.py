@@ -11,20 +11,10 @@ FILE = Path(__file__).with_name("kernel_names.tsv")
 CASES = [tuple(line.split("\t")) for line in FILE.read_text().splitlines()]
 
 
-def test_of_each_library_there_are_names() -> None:
-    assert len(CASES) >= 230
-    assert len({name for _, name in CASES}) == len(CASES)
-    for library in ("cublas", "cudnn", "cutlass", "triton_", "loop_", "nccl", "at::native", "aten::", "nvjet", "xmma"):
-        assert sum(library in name.lower() for _, name in CASES) >= 3, library
-
-
 def test_class_of_a_name() -> None:
     wrong = [(kind, class_of(name), name) for kind, name in CASES if class_of(name) != kind]
-    assert wrong == []
-
-
-def test_the_program_knows_better_than_the_name() -> None:
-    assert class_of("fusion_15", "product") == "product"
+    assert len(CASES) >= 230 and wrong == []
+    assert class_of("fusion_15", "product") == "product", "the program knows better than the name"
 
 
 @pytest.mark.parametrize(

@@ -65,13 +65,6 @@ def test_against_a_grid_of_microseconds(seed: int) -> None:
     assert shares_s(found, collective) == pytest.approx(shares * US, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_shares_add_up_to_busy_time(seed: int) -> None:
-    window = window_of(random_timeline(seed, 5000), steps=5)
-    assert math.fsum(kernel.busy_s for kernel in window.kernels) == pytest.approx(window.busy_s, rel=1e-9)
-    assert sum(kernel.count for kernel in window.kernels) == 5000
-
-
 def test_a_gap_is_the_hosts_until_the_launching_call_has_returned() -> None:
     """Gaps: 2 to 5 (launched at 4), 6 to 8 (launched at 1, long before), 9 to 10 (not known)."""
     found = timeline_of([("a", 0, 2, 0), ("b", 5, 6, 4), ("c", 8, 9, 1), ("d", 10, 11, UNKNOWN)])

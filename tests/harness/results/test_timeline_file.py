@@ -66,23 +66,6 @@ def test_chrome_trace_by_hand(tmp_path: Path) -> None:
     assert found["otherData"]["steps"] == 2
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_events_of_one_lane_never_overlap_and_no_lane_is_wasted(seed: int, tmp_path: Path) -> None:
-    draw = np.random.default_rng(seed)
-    starts = draw.integers(0, 500, 300)
-    ends = starts + draw.integers(0, 9, 300)
-    timeline = timeline_of([("k", s * US, e * US, math.nan) for s, e in zip(starts, ends, strict=True)])
-    found = chrome_trace(read_timeline(written(tmp_path / "t.npz", timeline)), "")
-    events = [event for event in found["traceEvents"] if event["ph"] == "X"]
-    assert len(events) == 300
-    for lane in {event["tid"] for event in events}:
-        own = [(event["ts"], event["ts"] + event["dur"]) for event in events if event["tid"] == lane]
-        assert all(first[1] <= second[0] + 1e-6 for first, second in zip(own, own[1:], strict=False))
-    at_once = max(int(((starts <= tick) & (tick < ends)).sum()) for tick in range(510))
-    zero = int((starts == ends).any())  # such an event needs a lane of its own, too
-    assert at_once <= max(event["tid"] for event in events) <= at_once + zero
-
-
 def test_operators_of_a_host_have_no_launches(tmp_path: Path) -> None:
     timeline = timeline_of([("aten::mm", 0.0, US, math.nan)])
     found = chrome_trace(read_timeline(written(tmp_path / "t.npz", timeline, on_device=False)), "PyTorch step.eager")

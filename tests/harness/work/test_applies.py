@@ -11,7 +11,7 @@ from harness.experiments.expand import expand_variants
 from harness.experiments.load import load_config
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS, Framework, Frozen
-from harness.work.applies import why_not, why_not_model
+from harness.work.applies import why_not
 from harness.work.declared import (
     COMPILED_GRAPH,
     CONVOLUTIONS,
@@ -157,42 +157,6 @@ def test_a_reason_is_given_where_it_holds_and_only_there(
 ) -> None:
     assert re.fullmatch(reason, str(why(**given)))
     assert why(**given | changed) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "of", "model", "options", "lost"),
-    [
-        ("train", "imagenet100", "mobilenet_v3_small", {}, {"cudnn_attention", "sorted_sums"}),
-        ("train", "molpcba", "gcn", {}, {"cudnn_attention", "taps"}),
-        ("per_sample_gradients", "mnist", "cnn", {"output": "full"}, {"batch", "ghost"}),
-        ("per_sample_gradients", "molpcba", "gcn", {"output": "norms"}, {"batch", "grouped", "chunked_outer_product"}),
-        ("inference", "imagenet100", "resnet50", FOLDED, {"taps", "cudnn_attention", "sorted_sums"}),
-        ("inference", "imagenet100", "vit_b_16", FOLDED, {"taps", "sorted_sums"}),
-        ("many_models", "synthetic", "mlp", {}, {"side_by_side", "grad_of_side_by_side", "patches"}),
-        ("many_models", "synthetic", "conv2d", {"work": "forward"}, {"grad_of_vmap", "grad_of_side_by_side"}),
-    ],
-)
-def test_formulations_of_jax_that_a_model_does_not_have(
-    name: str, of: str, model: str, options: dict[str, Any], lost: set[str]
-) -> None:
-    case, of_benchmark = use_case(name), benchmark(of)
-    has = {
-        mode.formulation
-        for mode in case.modes["jax"]
-        if why_not(case, of_benchmark, of_benchmark.model(model), mode, "bf16", options, 1) is None
-    }
-    assert {one.name for one in case.formulations["jax"]} - has == lost
-
-
-def test_models_that_a_use_case_does_not_take() -> None:
-    def why_not_of(name: str, of: str, model: str) -> str:
-        return str(why_not_model(use_case(name), benchmark(of), benchmark(of).model(model)))
-
-    for name in ("per_sample_gradients", "many_models"):
-        assert why_not_of(name, "cifar10", "resnet18").startswith("BatchNorm")
-    for name in ("train", "per_sample_gradients"):
-        assert why_not_of(name, "synthetic", "mlp") == f"synthetic has no data set, and {name} needs one"
-    assert why_not_of("train", "cifar10", "resnet18") == why_not_of("many_models", "synthetic", "mlp") == "None"
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from harness.errors import ConfigError
 from harness.plan import FRAMEWORKS
-from harness.work import declared
 from harness.work.declared import benchmark, benchmark_names, use_case, use_case_names
 
 
@@ -70,17 +68,3 @@ def test_an_unknown_name_is_answered_with_the_nearest(ask: Callable[[], object],
     with pytest.raises(ConfigError) as caught:
         ask()
     assert str(caught.value).startswith(message)
-
-
-def test_a_file_that_is_there_is_known_and_one_with_an_underscore_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("b", "a", "_shared"):
-        (tmp_path / "benchmarks" / f"{name}.py").parent.mkdir(exist_ok=True)
-        (tmp_path / "benchmarks" / f"{name}.py").write_text("")
-    monkeypatch.setattr(declared, "__file__", str(tmp_path / "declared.py"))
-    declared._modules_in.cache_clear()
-    try:
-        assert benchmark_names() == ("a", "b")
-    finally:
-        declared._modules_in.cache_clear()

@@ -13,7 +13,6 @@ from harness.work.graphs import (
     capacities_of,
     capacity_of_any,
     describe_packing,
-    in_one_table,
     places,
     require_graphs,
     room_of,
@@ -43,11 +42,6 @@ def test_edges_are_sorted_by_receiver_and_then_by_sender() -> None:
     assert shared["senders"].tolist() == [1, 0, 2, 1] * 2
     assert shared["bonds"].tolist() == [[0], [0], [1], [1]] * 2
     assert shared["atoms"].tolist() == [[9], [6], [7], [8], [6], [7], [8]]
-
-
-def test_features_have_their_own_rows_of_a_table() -> None:
-    codes = np.array([[0, 0, 0], [2, 1, 3]], np.uint8)
-    assert in_one_table(codes, (3, 2, 4)).tolist() == [[0, 3, 5], [2, 4, 8]]
 
 
 @pytest.mark.parametrize(

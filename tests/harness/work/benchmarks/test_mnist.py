@@ -1,4 +1,4 @@
-"""MNIST: its own files without a network, every way they can be wrong, and the digits of the sample."""
+"""MNIST: its own files without a network, and every way they can be wrong."""
 
 import gzip
 import re
@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from harness.errors import DataError
-from harness.work.benchmarks.mnist import BENCHMARK, DIGITS
+from harness.work.benchmarks.mnist import BENCHMARK
 from harness.work.datasets import DataFiles, fetch, verify
 from tests.made.originals import md5_of, put_mnist
 
@@ -24,19 +24,6 @@ def originals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Originals:
 
 def folder_in(data_dir: Path) -> Path:
     return DataFiles(data_dir=data_dir, benchmark="mnist").originals
-
-
-def test_the_digits_are_enlarged_by_three_inside_a_border_of_two() -> None:
-    with np.load(DIGITS) as digits:
-        original, label = digits["images"][0], digits["labels"][0]
-    train = SOURCE.sample().train
-    image = train["images"][0, :, :, 0]
-    assert train["labels"][0] == label
-    # Row 3, column 2 of the original covers rows 2 + 9 .. 2 + 11 and columns 2 + 6 .. 2 + 8.
-    assert (image[11:14, 8:11] == int(original[3, 2]) * 255 // 16).all()
-    assert not image[:2].any()
-    assert not image[:, -2:].any()
-    assert image.max() == int(original.max()) * 255 // 16
 
 
 def test_fetch_reads_its_own_files_without_a_network(tmp_path: Path, originals: Originals) -> None:
