@@ -56,16 +56,6 @@ def test_what_a_job_is_given(config: Config) -> None:
     assert len(list(jax.measurements())) == 16
 
 
-def test_variants_without_the_excluded(config: Config) -> None:
-    (pair,) = expand(config, Selection(benchmarks=("cifar10",), use_cases=(3,), frameworks=("torch",)))
-    expected = [
-        *("b16-fp32-{}-vmap.eager", "b16-fp32-{}-loop.eager", "b16-bf16-{}-vmap.eager", "b16-bf16-{}-loop.eager"),
-        *("b32-fp32-{}-vmap.eager", "b32-bf16-{}-vmap.eager"),
-    ]
-    found = [variant.key for variant in pair.jobs[0].variants]
-    assert found == [f"cnn-{key.format(output)}" for output in ("norms", "full") for key in expected]
-
-
 def test_batch_sizes_of_benchmark_and_model_and_quick(tmp_path: Path) -> None:
     text = MINIMAL.replace(
         "  mnist: {models: [cnn]}",
@@ -107,12 +97,6 @@ def test_a_use_cases_own_protocol(tmp_path: Path) -> None:
     assert found == {(1, False): (1000, 9.0), (1, True): (1000, 1.0), (3, False): (200, 12.0), (3, True): (200, 1.0)}
     (pair,) = expand(config, Selection(frameworks=("jax",)))
     assert pair.jobs[0].protocol.latency_calls == 1000
-
-
-def test_the_cpu_is_asked_for_like_a_gpu_and_has_no_gres(tmp_path: Path) -> None:
-    config = config_of(MINIMAL.replace("  any: {}\n", "  any: {}\n  cpu: {partition: long}\n"), tmp_path)
-    cpu, gpu = expand(config, Selection(gpus=("cpu", "any"), frameworks=("jax",)))[::-1]
-    assert (cpu.jobs[0].name, cpu.cell.is_for_cpu, gpu.cell.is_for_cpu) == ("cpu/jax_mnist_1", True, False)
 
 
 def test_excluded_cells(tmp_path: Path) -> None:
@@ -208,13 +192,6 @@ def test_baselines_have_the_whole_batch_or_a_device_s_part(with_several: Config)
         "any/jax_mnist_3": ["cnn-b16-fp32-full-vmap.jit", "cnn-b32-fp32-full-vmap.jit"],
         "any/torch_mnist_3": ["cnn-b16-fp32-full-vmap.eager", "cnn-b32-fp32-full-vmap.eager"],
     }
-
-
-def test_baselines_of_a_quick_run_are_not_cut_by_the_quick_axes(with_several: Config) -> None:
-    selection = Selection(use_cases=(4,), frameworks=("torch",), quick=True, force=True)
-    ((job,),) = (pair.jobs for pair in baselines(with_several, expand(with_several, selection), selection))
-    assert [variant.key for variant in job.variants] == ["cnn-b16-fp32-full-vmap.eager", "cnn-b32-fp32-full-vmap.eager"]
-    assert (job.quick, job.force) == (True, False)
 
 
 def test_baselines_of_a_quick_run_are_found_among_its_own_variants_too(tmp_path: Path) -> None:

@@ -77,14 +77,6 @@ def test_each_axis_is_narrowed(config: Config) -> None:
     assert len(narrowed(config, f"--model cifar10/resnet18 --model mnist/cnn {axes}", benchmarks=both)) == 4
 
 
-def test_an_option_is_narrowed(config: Config) -> None:
-    """clipped_sum is declared, and not in the file."""
-    assert narrowed(config, "--option output=clipped_sum --batch_size 16 --precision fp32", use_cases=(3,)) == {
-        "any/jax_cifar10_3": ["cnn-b16-fp32-clipped_sum-vmap.jit"],
-        "any/torch_cifar10_3": ["cnn-b16-fp32-clipped_sum-vmap.eager", "cnn-b16-fp32-clipped_sum-loop.eager"],
-    }
-
-
 @pytest.mark.parametrize(
     ("words", "jax", "torch"),
     [
@@ -210,12 +202,6 @@ def test_a_precision_concerns_the_cells_that_take_it(tmp_path: Path) -> None:
     assert alone.cell.use_case_name == "inference"
 
 
-def test_a_batch_that_no_device_count_divides(tmp_path: Path) -> None:
-    several = config_of(MINIMAL.replace("name: train\n", "name: train\n    devices: 2\n"), tmp_path)
-    with pytest.raises(ConfigError, match="--batch_size 63: must be divisible by 2"):
-        narrowed(several, "--batch_size 63")
-
-
 SEVERAL = MINIMAL + "  2: {like: 1, devices: 2}\n"
 
 
@@ -282,6 +268,7 @@ def test_devices_of_the_file_are_the_measurements_of_the_file(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "selection", "message"),
     [
+        ("--batch_size 63", {}, "--batch_size 63: must be divisible by 2"),
         ("--devices 3", {}, "--batch global: mnist_2, cnn: 64 samples cannot be split among 3 devices; name multiples"),
         ("--devices 5 --batch_size 5", {"gpus": ("a100",)}, "--devices 5: takes 2 nodes with 4 GPUs each"),
         ("--devices 2", {"use_cases": (3,)}, "has no use case per_sample_gradients on several devices; leave 3 out"),
@@ -293,33 +280,16 @@ def test_devices_that_cannot_be(words: str, selection: dict[str, object], messag
     assert message in str(raised.value)
 
 
-def test_several_numbers_of_devices_share_their_base_line(tmp_path: Path) -> None:
-    """With 64 on each of 2 and of 4, one device has 64; with 64 in all, it has 64 too, and 32 and 16 are not there."""
-    config = config_of(SEVERAL, tmp_path)
-    for words in ("--devices 2,4", "--devices 2,4 --batch per_device"):
-        selection = asked_for(words, benchmarks=("mnist",), use_cases=(2,))
-        (alone,) = baselines(config, expand(config, selection), selection)
-        assert alone.cell.name == "any/mnist_1"
-        assert [one.key for one in alone.jobs[1].variants] == ["cnn-b64-fp32-step.eager", "cnn-b64-fp32-step.compiled"]
-
-
-def test_a_script_on_more_devices_makes_the_same_plan(tmp_path: Path) -> None:
-    (pair,) = expanded(config_of(SEVERAL, tmp_path), "--devices 4 --batch per_device", use_cases=(2,))
-    arguments = arguments_of(pair, tmp_path)
-    assert arguments[2:8] == ["--use_case", "2", "--devices", "4", "--batch", "per_device"]
-    assert _plan_by_flags(None, _parse_arguments(None, arguments)) == pair
-
-
-def test_the_script_and_run_py_make_the_same_plan(config: Config, tmp_path: Path) -> None:
+def test_the_script_and_run_py_make_the_same_plan(tmp_path: Path) -> None:
     """`eager` is no run of JAX: its script names its own mode, and that of both frameworks names both."""
+    paths = {"config_path": tmp_path / "experiments.yaml", "results": tmp_path, "repository": REPOSITORY}
+    config = config_of(SEVERAL, tmp_path)
     (pair,) = expanded(config, "--model cnn --batch_size 12 --run eager --set epochs=1")
     for framework, jobs in (("jax", pair.jobs[:1]), ("torch", pair.jobs[1:]), (None, pair.jobs)):
         part = pair.model_copy(update={"jobs": jobs})
-        parsed = _parse_arguments(framework, arguments_of(part, tmp_path))
+        parsed = _parse_arguments(framework, run_arguments(part, **paths))
         modes = {"jax": "step.jit", "torch": "step.eager"}
         assert parsed.execution_mode == [modes[plan.framework] for plan in jobs]
         assert _plan_by_flags(framework, parsed) == part
-
-
-def arguments_of(pair: Pair, folder: Path) -> list[str]:
-    return run_arguments(pair, config_path=folder / "experiments.yaml", results=folder, repository=REPOSITORY)
+    (pair,) = expanded(config, "--devices 4 --batch per_device", use_cases=(2,))
+    assert _plan_by_flags(None, _parse_arguments(None, run_arguments(pair, **paths))) == pair
