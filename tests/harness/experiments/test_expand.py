@@ -137,16 +137,6 @@ def test_unknown_names(config: Config, selection: dict[str, Any], message: str) 
     assert str(caught.value).startswith(message.format(file=config.file))
 
 
-def test_the_measurements_of_a_pair_have_ids_of_their_own_and_keep_them(config: Config) -> None:
-    def ids() -> list[str]:
-        (pair,) = expand(config, Selection(use_cases=(3,)))
-        return [each.id for job in pair.jobs for each in job.replicates()]
-
-    first = ids()
-    assert len(first) == len(set(first)) == 16 + 24
-    assert ids() == first
-
-
 def test_a_screening_where_there_is_a_choice(config: Config) -> None:
     """The headline and the plain loops go on whatever it finds. JAX has one mode here, a quick run one replicate."""
     (pair,) = expand(config, Selection(use_cases=(3,)))

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,14 @@ def complaints(text: str, folder: Path) -> list[str]:
     return [line.removeprefix(start).strip() for line in lines]
 
 
-def planned(number: int, *benchmarks: str) -> list[Variant]:
+@cache
+def planned(number: int) -> list[Variant]:
     """By the project's own file, of both frameworks."""
     config = load_config(REPOSITORY / "experiments.yaml")
     return [
         variant
-        for benchmark in benchmarks or [name for name in config.benchmarks if name != "synthetic"]
+        for benchmark in config.benchmarks
+        if benchmark != "synthetic"
         for framework in FRAMEWORKS
         for variant in expand_variants(config, framework, benchmark, number, quick=False)
     ]

