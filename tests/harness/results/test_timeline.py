@@ -32,12 +32,6 @@ def test_a_collective_has_what_nothing_else_hides() -> None:
     assert {kernel.name[:4]: kernel.busy_s for kernel in window.kernels} == {"gemm": 5, "nccl": 4}
 
 
-def test_event_inside_another_and_two_at_the_same_time() -> None:
-    found = timeline_of([("a", 0, 10, UNKNOWN), ("b", 2, 4, UNKNOWN), ("c", 2, 4, UNKNOWN)])
-    assert busy_s(found) == 10
-    assert shares_s(found, none_of(found)) == pytest.approx([8 + 2 / 3, 2 / 3, 2 / 3])
-
-
 def random_timeline(seed: int, count: int) -> Timeline:
     draw = np.random.default_rng(seed)
     starts = draw.integers(0, 5 * count, count)
