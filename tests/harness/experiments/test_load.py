@@ -244,7 +244,7 @@ MISTAKES = r"""
 ? - {formulation: loop, batch_size: 32} -> - {framework: torch, benchmark: mnist}
 32:5: use_cases.3.exclude: exclude leaves nothing to measure for torch on mnist
 32:5: use_cases.3.exclude: with --quick, exclude leaves nothing to measure for torch on mnist
-? time_limit_minutes: 30 -> time_limit_minutes: 0 & batch_sizes: [64] -> batch_sizes: [0] &   a100: {per_node: 4} ->   any: {per_node: 4}
+? minutes: 30 -> minutes: 0 & sizes: [64] -> sizes: [0] &   a100: {per_node: 4} ->   any: {}
 3:23: cluster.time_limit_minutes: 0: must be at least 1
 9:3: gpus.any: given twice; the first is in line 8
 21:19: use_cases.1.batch_sizes[0]: 0: must be at least 1
