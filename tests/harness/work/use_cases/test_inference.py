@@ -8,7 +8,6 @@ import pytest
 from numpy.typing import NDArray
 
 from harness.errors import CheckFailed
-from harness.work import datasets
 from harness.work.closeness import OUTPUTS
 from harness.work.datasets import NO_DATA, Dataset
 from harness.work.declared import benchmark
@@ -91,13 +90,6 @@ def test_drawn_inputs_do_not_depend_on_how_many_are_asked_for() -> None:
     assert first["inputs"].shape == (2, 3, 32, 32) and first.keys() == {"inputs"}
     np.testing.assert_array_equal(requests.distinct()["inputs"], np.concatenate([first["inputs"], second["inputs"]]))
     assert np.unique(first["inputs"][:, 0, 0, 0]).size == 2
-
-
-def test_tokens_come_with_the_one_to_predict() -> None:
-    text = benchmark("text")
-    dataset = datasets.load(text.data, "sample", None)
-    requests = Requests(benchmark=text, dataset=dataset, model="mlp", sizes={}, seed=0, batch_size=2)
-    np.testing.assert_array_equal(requests.timed(1)[0]["tokens"], dataset.test["tokens"][:2])
 
 
 # The check. Outputs of 8 samples share a large part, 100, and differ by about 1.
