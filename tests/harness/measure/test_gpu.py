@@ -13,7 +13,6 @@ from harness.measure.gpu import (
     HELD_BACK,
     READINGS,
     VALUE_TYPES,
-    decode_throttle_reasons,
     held_back_s,
     open_gpu,
     open_gpus,
@@ -159,27 +158,15 @@ def test_active_links_are_counted_by_their_other_end(nvml: Any) -> None:
     assert open_gpu().describe()["nvlinks"] == {"00000000:3B:00.0": 2, "00000000:C5:00.0": 1}
 
 
-@pytest.mark.parametrize(
-    ("bits", "names"),
-    [
-        (0, ()),
-        (0x2 | 0x4, ("applications_clocks_setting", "sw_power_cap")),
-        (0x8 | 0x20 | 0x80, ("hw_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown")),
-        (0x400 | 0x800, ("reliability", "0x800")),
-    ],
-)
-def test_decode_throttle_reasons(bits: int, names: tuple[str, ...]) -> None:
-    assert decode_throttle_reasons(bits) == names
-
-
 def test_older_drivers_have_the_older_names(nvml: Any) -> None:
     missing = pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
     nvml.nvmlDeviceGetCurrentClocksEventReasons.side_effect = missing
-    nvml.nvmlDeviceGetCurrentClocksThrottleReasons.return_value = 0x20
+    nvml.nvmlDeviceGetCurrentClocksThrottleReasons.return_value = 0x2 | 0x20 | 0x800
     nvml.nvmlDeviceGetTemperatureV.side_effect = missing
     nvml.nvmlDeviceGetTemperature.return_value = 55
     state = open_gpu().state()
-    assert (state["throttle_reasons"], state["temperature_c"]) == (("sw_thermal_slowdown",), 55)
+    assert state["throttle_reasons"] == ("applications_clocks_setting", "sw_thermal_slowdown", "0x800")
+    assert state["temperature_c"] == 55
 
 
 @pytest.mark.parametrize(
