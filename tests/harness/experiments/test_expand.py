@@ -17,7 +17,7 @@ from tests.made.config_text import MINIMAL, PRETRAINED, config_of
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    return config_of(MINIMAL + "measurement: {replicates: 2}\nquick: {use_cases: {3: {batch_sizes: [8]}}}\n", tmp_path)
+    return config_of(MINIMAL + "measurement: {replicates: 2}\n", tmp_path)
 
 
 def names(config: Config, selection: Selection) -> list[str]:

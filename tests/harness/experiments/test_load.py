@@ -309,6 +309,12 @@ MISTAKES = r"""
 4:14: cluster.partition: "": must not be empty
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  partition: "a\\ud800"\n
 4:14: cluster.partition: a\ud800: must be valid Unicode text; this is half a character
+? {python: /opt/jax/bin/python} -> {runtime: podman, image: jax, stage_environment: true}
+5:10: cluster.frameworks.jax: stage_environment is for a venv of many files, and an image is one already; leave it out
+? +presets: {one: {about: x, parts: [{use_cases: [3], benchmarks: [cifar10], frameworks: [jax], models: [resnet18]}]}}
+34:35: presets.one.parts[0]: leaves nothing to measure for jax in cifar10_3
+? +presets: {one: {about: x, parts: [{benchmarks: [minst]}]}}
+34:49: presets.one.parts[0].benchmarks[0]: minst: not defined; valid: mnist, cifar10; did you mean mnist?
 ? +presets: {one: {about: x, parts: [{models: [cn]}]}}
 34:35: presets.one.parts[0]: as flags: --model cn: no model of mnist, cifar10; valid: cnn, resnet18; did you mean cnn?
 ? +presets: {one: {about: x, parts: [{use_cases: [1]}, {benchmarks: [mnist]}]}}

@@ -157,6 +157,8 @@ MISTAKES = """
 did you mean compiled?
 --formulation loop --run compiled | 3
 --formulation loop --run compiled: no mode of per_sample_gradients has all of that
+--option outputs=full | 3
+--option outputs: not an option of per_sample_gradients; valid: output; did you mean output?
 --option output=ful | 3
 did you mean full?
 --option epochs=3 | 1

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigError
+from harness.experiments import overview
 from harness.experiments.overview import in_words, numbers_of
 from tests.made.config_text import MINIMAL
 
@@ -59,3 +60,9 @@ def test_help_needs_no_sound_file(text: str | None, lines: list[str], tmp_path: 
     if text is not None:
         path.write_text(text)
     assert in_words(path).splitlines() == lines
+
+
+def test_help_needs_no_sound_declaration(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("USE_CASE = UseCase(")
+    monkeypatch.setattr(overview, "DECLARATIONS", tmp_path)
+    assert in_words(config).splitlines()[1] == "  1  train"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.errors import ProjectError
 from harness.fake_gpu import calls as log
 from harness.fake_gpu.calls import Call, Tensor
 
@@ -69,3 +70,9 @@ def test_what_a_product_multiplies_and_adds_up_in(call: Call, arithmetic: str) -
 def test_a_tensor_of_cudnn() -> None:
     assert log.tensor_of("bf16/nhwc/[16,32,8,4]") == Tensor(type="bf16", layout="nhwc", sizes=(16, 32, 8, 4))
     assert log.tensor_of("f32/any/[]").sizes == ()
+
+
+def test_this_process_is_on_no_fake() -> None:
+    assert not log.is_loaded()
+    with pytest.raises(ProjectError, match="no fake CUDA is loaded"):
+        log.Calls()

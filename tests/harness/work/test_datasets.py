@@ -196,6 +196,7 @@ MISFIT = "manifest.json: was changed: its checksums do not fit each other"
         (lambda files: change_manifest(files, sha256="5e" * 32), MISFIT),
         (lambda files: change_array(files, blocks=["5e" * 32]), MISFIT),
         (lambda files: change_array(files, shape=[4, 5]), MISFIT),
+        (lambda files: change_array(files, blocks=[]), MISFIT),
     ],
 )
 def test_damaged_data_is_refused_by_load_and_verify_with_the_way_out_and_mended_by_fetch(

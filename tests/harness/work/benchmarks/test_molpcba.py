@@ -69,6 +69,7 @@ def test_ogbs_format(tmp_path: Path) -> None:
     ("changed", "words"),
     [
         ({"edge": "0,1\n2,0\n0,3\n"}, "its end 3 is not a node of its graph"),
+        ({"edge": "0,1\n2,0\n"}, "3 bonds, 2 pairs of atoms"),
         ({"node_feat": FILES["raw/node-feat"].replace("5,0,4", "119,0,4", 1)}, "atoms: row 0 is"),
         ({"num_node_list": "2\n1\n2\n"}, "5 nodes and 6 directed edges in all"),
         ({"graph_label": "1,0\n" * 3}, "a line has not 128 labels"),
