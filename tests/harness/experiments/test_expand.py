@@ -164,38 +164,30 @@ SEVERAL = """\
 """
 
 
-@pytest.fixture
-def with_several(tmp_path: Path) -> Config:
-    quick = "quick: {use_cases: {3: {options: {output: [norms]}}, 4: {batch_sizes: [32]}}}\n"
-    return config_of(MINIMAL + SEVERAL + quick, tmp_path)
-
-
 def keys_of_baselines(config: Config, selection: Selection) -> dict[str, list[str]]:
     pairs = baselines(config, expand(config, selection), selection)
     assert {job.screening for pair in pairs for job in pair.jobs} <= {None}  # all of them are wanted
     return {job.name: [variant.key for variant in job.variants] for pair in pairs for job in pair.jobs}
 
 
-def test_baselines_have_the_whole_batch_or_a_device_s_part(with_several: Config) -> None:
-    """Of 16, 32, 64 on two devices: 16 and 32 whole, 16 and 32 as halves of 32 and 64. Nothing else of use case 3."""
-    assert keys_of_baselines(with_several, Selection(use_cases=(4,), force=True)) == {
+def test_baselines_have_the_whole_batch_or_a_device_s_part(tmp_path: Path) -> None:
+    """Of 16, 32, 64 on two devices: 16 and 32 whole, 16 and 32 as halves of 32 and 64. Nothing else of use case 3, and
+    nothing where that is asked for or needs none."""
+    config = config_of(MINIMAL + SEVERAL, tmp_path)
+    assert keys_of_baselines(config, Selection(use_cases=(4,), force=True)) == {
         "any/jax_mnist_3": ["cnn-b16-fp32-full-vmap.jit", "cnn-b32-fp32-full-vmap.jit"],
         "any/torch_mnist_3": ["cnn-b16-fp32-full-vmap.eager", "cnn-b32-fp32-full-vmap.eager"],
     }
+    for use_cases in ((3, 4), (1,)):
+        assert keys_of_baselines(config, Selection(use_cases=use_cases)) == {}
 
 
 def test_baselines_of_a_quick_run_are_found_among_its_own_variants_too(tmp_path: Path) -> None:
-    """The full run of use case 3 has no batch of 8; the quick one has."""
+    """The full run of use case 3 has no batch of 8; the quick one has. Its axes cut no baseline: 16 is of the full."""
     quick = "quick: {use_cases: {3: {batch_sizes: [8]}, 4: {batch_sizes: [8, 16]}}}\n"
-    found = keys_of_baselines(
-        config_of(MINIMAL + SEVERAL + quick, tmp_path), Selection(use_cases=(4,), frameworks=("jax",), quick=True)
-    )
+    selection = Selection(use_cases=(4,), frameworks=("jax",), quick=True)
+    found = keys_of_baselines(config_of(MINIMAL + SEVERAL + quick, tmp_path), selection)
     assert found == {"any/jax_mnist_3": ["cnn-b16-fp32-full-vmap.jit", "cnn-b8-fp32-full-vmap.jit"]}
-
-
-def test_no_baseline_for_what_is_asked_for_or_needs_none(with_several: Config) -> None:
-    assert keys_of_baselines(with_several, Selection(use_cases=(3, 4))) == {}
-    assert keys_of_baselines(with_several, Selection(use_cases=(1,))) == {}
 
 
 # Pretrained weights
