@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from harness.plan import Cell, Measurement
 from harness.work.declared import benchmark, operations_of
 from tests.made.report_records import record
@@ -32,26 +30,14 @@ def test_resnet18_of_cifar10_by_hand() -> None:
     assert benchmark("cifar10").model("resnet18").multiply_adds == 3 * 64 * 9 * 32**2 + stages + 512 * 10
 
 
-def test_other_sizes_are_other_work() -> None:
+def test_what_is_not_declared_is_not_known() -> None:
+    """The work of per-sample gradients depends on the formulation."""
+    for changes in ({"use_case_name": "per_sample_gradients"}, {"use_case_name": "gone"}, {"benchmark": "gone"}):
+        assert operations_of(measurement("resnet50", INFERENCE.model_copy(update=changes))) is None
+    mnist = record("jax", "jit").measurement  # no count is declared
+    assert operations_of(mnist) is None
+    gone = mnist.variant.model_copy(update={"model": "gone"})
+    assert operations_of(mnist.model_copy(update={"variant": gone})) is None
     default = operations_of(measurement("resnet50", INFERENCE))
     assert operations_of(measurement("resnet50", INFERENCE, sizes={"image_size": 224})) == default
     assert operations_of(measurement("resnet50", INFERENCE, sizes={"image_size": 64})) is None
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"use_case_name": "per_sample_gradients"},  # its work depends on the formulation
-        {"use_case_name": "gone"},
-        {"benchmark": "gone"},
-    ],
-)
-def test_what_is_not_declared_is_not_known(changes: dict[str, str]) -> None:
-    assert operations_of(measurement("resnet50", INFERENCE.model_copy(update=changes))) is None
-
-
-def test_a_model_without_a_count_and_one_that_is_gone_have_no_operations() -> None:
-    mnist = record("jax", "jit").measurement
-    assert operations_of(mnist) is None
-    gone = mnist.model_copy(update={"variant": mnist.variant.model_copy(update={"model": "gone"})})
-    assert operations_of(gone) is None
