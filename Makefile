@@ -93,5 +93,5 @@ lint: env-dev  ## style, format and types
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-bench: env-dev  ## measure the project itself: what its own machinery costs
-	$(RUN) -m bench
+bench: env-dev  ## measure the project itself: what its own clock costs
+	@for part in timed_loop clocks; do for framework in jax torch; do $(RUN) -m bench.$$part $$framework || exit 1; done; done

@@ -1,1 +1,1 @@
-"""What the project's own machinery costs, as ratios within one run: `make bench`."""
+"""What the project's own clock costs, as ratios within one run: `make bench`."""
