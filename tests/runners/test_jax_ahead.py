@@ -16,7 +16,6 @@ from harness.work.cards import CARDS, card
 from jax_runner import ahead
 from jax_runner.ahead import AbsentGpu, answer, facts_of, target_config
 from jax_runner.device import Device
-from tests.gpu_compile.programs import moved
 from tests.made.sessions import make_session
 
 H100 = """\
@@ -177,10 +176,3 @@ def test_without_the_plugin_there_is_a_way_out(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(ahead, "has_cuda_plugin", lambda: False)
     with pytest.raises(ConfigError, match="make gpu-compile"):
         answer(Request(card="a100", measurements=[]), lambda _: None)
-
-
-def test_a_number_of_kernels_may_move_by_a_twentieth() -> None:
-    """tests/gpu_compile warns of more. 100 to 105 is a twentieth; a new program and a new card have moved nowhere."""
-    before = {"h100": {"same": 100, "more": 100, "fewer": 100}, "a100": {"gone": 3}}
-    after = {"h100": {"same": 105, "more": 106, "fewer": 94, "new": 7}, "b200": {"new": 1}}
-    assert moved(before, after) == ["more on h100: 100 to 106", "fewer on h100: 100 to 94"]
