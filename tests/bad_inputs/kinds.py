@@ -1,6 +1,6 @@
 """All kinds of input of the campaign."""
 
-from tests.bad_inputs import command_lines, data_files, jobs, records, scripts, yaml_files
+from tests.bad_inputs import command_lines, jobs, parity_files, records, scripts, yaml_files
 from tests.bad_inputs.campaign import Kind
 
 KINDS: dict[str, Kind] = {
@@ -9,5 +9,5 @@ KINDS: dict[str, Kind] = {
     "scripts": scripts.cases,
     "records": records.cases,
     "jobs": jobs.cases,
-    "data and parity": data_files.cases,
+    "parity": parity_files.cases,
 }

@@ -68,13 +68,6 @@ def test_first_variant_of_each_framework_under_every_condition_with_one_epoch(co
     assert (plan.quick, plan.force, plan.protocol.max_blocks) == (True, True, 6)
 
 
-def test_a_wrong_choice_is_answered_with_the_valid_ones(config: Path) -> None:
-    """As by every command: tests/harness/experiments/test_expand.py and test_narrow.py."""
-    words = "--execution_mode step.jt: no such name in train; .* did you mean step.jit"
-    with pytest.raises(ConfigError, match=words):
-        plans(config, execution_modes=("step.jt",))
-
-
 def test_the_variant_asked_for_and_the_headline_of_the_other_side(config: Path) -> None:
     """A batch of 63 is not in the file. `step.eager` is PyTorch's, so JAX has its own mode."""
     jax, torch = plans(config, batch_sizes=(63,), execution_modes=("step.eager",))
@@ -117,15 +110,6 @@ def test_both_pairings_are_calibrated_in_the_same_rounds(config: Path) -> None:
     several = pair.model_copy(update={"cell": pair.cell.model_copy(update={"devices": 2})})
     with pytest.raises(ConfigError, match="on several devices no processes take turns"):
         calibration_pair(several, rounds=2, quick=True, kind="both")
-
-
-def test_an_ordinary_plan_keeps_its_names_and_its_order(config: Path) -> None:
-    (plan, *_) = plans(config)
-    cell = plan.cell.model_copy(update={"is_calibration": False})
-    variant = plan.variants[0].model_copy(update={"planted": None})
-    ordinary = plan.model_copy(update={"cell": cell, "variants": (variant, variant)})
-    assert (cell.name, ordinary.name, variant.key) == ("any/mnist_1", "any/jax_mnist_1", "cnn-b64-fp32-step.jit")
-    assert [each.variant for each in ordinary.measurements()] == [variant] * 8
 
 
 # The job, with a fake framework.
@@ -232,10 +216,7 @@ def test_fewer_than_four_rounds_are_refused(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--table", "--framework", "nosuch"], "--framework has no effect with --table, which measures nothing"),
         (["--table", "--rounds", "20"], "--rounds has no effect with --table, which measures nothing"),
-        (["--update-docs", "--table"], "--table has no effect with --update-docs, which measures nothing"),
-        (["--publish", "--rounds", "20"], "--rounds has no effect with --publish, which measures nothing"),
         (["--update-docs", "--results", "x"], "--results has no effect with --update-docs, which measures nothing"),
     ],
 )
