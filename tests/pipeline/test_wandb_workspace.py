@@ -27,19 +27,6 @@ def server() -> Iterator[WandbServer]:
         yield server
 
 
-def test_what_the_issue_asks_for_is_in_it() -> None:
-    groups = {group.title: group for group in panel_groups(["accuracy", "perplexity", "accuracy"])}
-    keys = {title: [key for panel in group.panels for key in panel.keys] for title, group in groups.items()}
-    of_end = "measurement/throughput_samples_per_s"
-    assert keys["Throughput"][:3] == ["live/throughput_samples_per_s", "measurement/ratio_so_far", of_end]
-    patterns = [panel.pattern for panel in groups["Loss and metric"].panels][:4]
-    assert patterns == ["^train/loss/", "^test/loss/", "^test/accuracy/", "^test/perplexity/"]
-    assert keys["Latency of a step"] == [f"measurement/step_time_{name}_s" for name in ("p50", "p95", "p99")]
-    assert "measurement/memory_step_peak_bytes" in keys["Memory"]
-    assert "measurement/energy_net_joules_per_sample" in keys["Energy"]
-    assert keys["Models"] == ["measurement/parameter_count"]
-
-
 def test_every_panel_shows_what_runs_log() -> None:
     """Over the axis that the family of its metrics has in the runs."""
     for panel in (panel for group in panel_groups(["accuracy"]) for panel in group.panels):
