@@ -4,11 +4,11 @@ index.html, and beside it for each shelf the page of its report and the records 
 
 import json
 import os
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from harness.errors import ProjectError
 from harness.packs import record_paths, record_text
@@ -97,22 +97,13 @@ def _require_a_site_or_nothing(target: Path, where: str) -> None:
 
 
 def _put(files: Mapping[str, str | Path], target: Path) -> None:
-    """What was there stays until the whole new folder takes its name."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as beside:
-        new, old = Path(beside, "new"), Path(beside, "old")
-        for name, content in files.items():
-            text = content if isinstance(content, str) else json.dumps(json.loads(record_text(content)), indent=1)
-            (new / name).parent.mkdir(parents=True, exist_ok=True)
-            (new / name).write_text(text, encoding="utf-8")
-        try:
-            if target.exists():
-                target.rename(old)
-            new.rename(target)
-        except BaseException:  # an interrupt too, as what lies in `old` is about to be removed
-            if old.exists() and not target.exists():
-                old.rename(target)
-            raise
+    """The index first: by it an unfinished site is known, too."""
+    if target.exists():
+        shutil.rmtree(target)
+    for name, content in sorted(files.items()):
+        text = content if isinstance(content, str) else json.dumps(json.loads(record_text(content)), indent=1)
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_text(text, encoding="utf-8")
 
 
 def site_files(published: Path) -> tuple[dict[str, str | Path], list[str]]:

@@ -4,7 +4,6 @@ The results folder is marked for it (harness/results/fake_gpu.py). What kernels 
 say; all else is what a real GPU would get.
 """
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,18 +179,3 @@ def test_a_slice_and_a_card_without_energy(on_card: Environment, copy: Copy) -> 
     assert "Not Supported" in (of_card.result.energy.absent or "")
     assert of_card.result.memory.device_used_bytes is None  # somebody else was there before
     assert of_card.flags["other_processes"] == "up to 1 other process(es) used the same GPU"
-
-
-@pytest.mark.nightly
-def test_a_screening_and_a_report(on_card: Environment, copy: Copy) -> None:
-    """All of a use case's quick modes, compiled ones too; and the report's files say first what they are."""
-    said = copy.measure(on_card("a100"), 3)
-    assert copy.status == 0, said + copy.said_by_jobs()
-    assert {record.outcome for record in copy.records()} == {"ok"}, said
-    ways = {record.measurement.variant.execution_mode.split(".")[1] for record in copy.records()}
-    assert ways == {"eager", "compiled"}
-    said = copy.main(on_card("a100"), "report", "--no-figures")
-    assert (copy.status, said.splitlines()[0]) == (0, HEADLINE.upper())
-    assert f"<h1>{HEADLINE}</h1>" in (copy.results.report / "report.html").read_text()
-    assert re.search("^FAKE NVIDIA|,FAKE NVIDIA", (copy.results.report / "comparison.csv").read_text(), re.MULTILINE)
-    assert copy.main(on_card("a100"), "report", "--publish", "fakes").strip().endswith(HEADLINE)
