@@ -192,7 +192,8 @@ class Training(Work):
 def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     lab = Lab()
     monkeypatch.setattr(clock_module, "perf_counter", lambda: lab.now_s)
-    monkeypatch.setattr(clock_module, "gc", SimpleNamespace(**(vars(gc) | {"collect": int})))  # slow in here
+    # To collect all that pytest holds takes a second.
+    monkeypatch.setattr(clock_module, "gc", SimpleNamespace(**(vars(gc) | {"collect": lambda: None})))
     return lab
 
 
@@ -457,6 +458,7 @@ def test_an_epoch_takes_as_long_as_on_the_slowest_rank(lab: Lab) -> None:
 
     result = everything(lab, OneOfTwo(lab), world=TWO_RANKS)
     assert [point.train_time_s for point in result.epochs] == [107 * TICK_S, 11 * TICK_S]
+    assert result.blocks_alone is None  # what does not communicate has no control
 
 
 @pytest.mark.parametrize(
@@ -565,17 +567,6 @@ def test_the_control_is_built_when_the_first_program_is_gone(lab: Lab) -> None:
     # The control is neither checked nor trained: cold calls, a short warm-up, and its blocks.
     assert lab.diary[-1] == ("control", sum(CALLS.values()) + 1)
     assert lab.calls == sum(CALLS.values()) + 1 + 3 + 3 + 3 * 2
-
-
-def test_what_does_not_communicate_has_no_control(lab: Lab) -> None:
-    built: list[bool] = []
-
-    def build(_session: Session[Any], *, joined: bool = True) -> Program:
-        built.append(joined)
-        return Work(lab)
-
-    result = measuring(lab, world=TWO_RANKS).everything(build)
-    assert (built, result.blocks_alone) == ([True], None)
 
 
 # The planted slowdown

@@ -92,7 +92,6 @@ def picture(mode: str, size: tuple[int, int]) -> Image.Image:
         ("RGB", (160, 213), True),
         ("L", (300, 300), False),
         ("CMYK", (300, 411), False),
-        ("RGBA", (300, 280), False),
         ("P", (300, 280), False),
     ],
 )
