@@ -135,33 +135,6 @@ def test_out_of_memory_in_a_capture_is_tried_once_more(on_card: Environment, cop
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("use_case", "mode", "options"),
-    [
-        (2, "flat.eager_graph", []),
-        (2, "step.eager", []),
-        (4, "ghost.eager_graph", ["--option", "output=clipped_sum"]),
-    ],
-)
-def test_two_devices(on_card: Environment, copy: Copy, use_case: int, mode: str, options: list[str]) -> None:
-    """Two ranks over the fake NCCL, each with a card of its own."""
-    arguments = ["--execution_mode", mode, "--batch_size", "64", *options]
-    said = copy.measure(on_card("a100", devices=2), use_case, *arguments)
-    assert copy.status == 0, said + copy.said_by_jobs()
-    [record] = copy.records()
-    assert record.outcome == "ok", record.reason
-    result = record.result
-    assert result is not None and result.blocks is not None and result.blocks_alone is not None
-    assert [(rank.rank, rank.gpu_uuids) for rank in record.ranks] == [(0, [GPUS[0]]), (1, [GPUS[1]])]
-    assert {len(rank.block_times_s) for rank in record.ranks} == {len(result.blocks.block_times_s)}
-    assert result.energy.gross_joules == sum(result.energy.devices_gross_joules)
-    for rank in record.ranks:
-        require_half_the_limit(rank.energy.gross_joules, rank.energy.window_s)
-    assert result.details["witness"]["cuda_graph_replays"] == ("graph" in mode)
-    assert [state["temperature_c"] for state in (result.gpu_states[0], result.gpu_states[-1])] == [50, 51]
-
-
-@pytest.mark.nightly
 def test_a_slice_and_a_card_without_energy(on_card: Environment, copy: Copy) -> None:
     """What NVML refuses is absent, with its reason, and costs nothing else."""
     eager = ["--execution_mode", "step.eager"]

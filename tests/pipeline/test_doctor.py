@@ -77,7 +77,7 @@ def compiler(compiles: dict[str, Any] | None = None, **changes: Any) -> list[Fin
 
 
 def locks(**of_frameworks: Any) -> list[Finding]:
-    return judge_locks({name: {} if lock == "error" else {"lock": lock} for name, lock in of_frameworks.items()})
+    return judge_locks({name: {"lock": lock} for name, lock in of_frameworks.items()})
 
 
 def driver(version: str | None, cuda: str | int) -> list[Finding]:
@@ -110,14 +110,12 @@ OLD_DRIVER = "550.54.15, and CUDA 13, for which torch is built here, needs 580"
         (versions("jax", jaxlib="0.11.0"), [("jaxlib", "warning", SLOW, "0.11.1 or later")]),
         (versions("jax", jaxlib="0.11.1"), []),
         (versions("jax", jaxlib="0.10.2", built_for_gpu=False), []),
-        (versions("jax", cudnn=92600, cudnn_package=None), []),  # not from a package
         (versions("jax", cudnn=8902, cudnn_package="8.9.2.26"), []),
         (versions("torch", cudnn=92600, cudnn_package="9.26.0.51"), []),
         (
             versions("torch", cudnn=91002, cudnn_package="9.26.0.51"),
             [("cudnn of torch", "warning", "torch has loaded 9.10.2, and the installed", "LD_LIBRARY_PATH")],
         ),
-        (versions("jax", error="not installed"), []),
         (locks(jax=LOCK, torch=LOCK), [("lock", "ok", "2026-11 cpu-py312-x86_64: 112 of 112 packages", "")]),
         (
             locks(jax=LOCK | {"matching": 105, "others": ["jax 1 (2 in the lock)", "a 1 (added)"]}, torch=None),
@@ -126,7 +124,6 @@ OLD_DRIVER = "550.54.15, and CUDA 13, for which torch is built here, needs 580"
                 ("lock of torch", "ok", "none: other places", ""),
             ],
         ),
-        (locks(jax="error", torch="error"), []),
         (compiler(), [("torch.compile", "ok", "a C compiler and Python.h are there", "")]),
         (compiler({}), [("torch.compile", "ok", "it and CUDA graphs work on the GPU", "")]),
         (compiler(compiler=None), [("torch.compile", "warning", "no C compiler (gcc or clang)", NOT_TRIED)]),
@@ -144,7 +141,6 @@ OLD_DRIVER = "550.54.15, and CUDA 13, for which torch is built here, needs 580"
             compiler({"CUDA graph": "not permitted", "torch.compile": "x"}),
             [("torch.compile", "problem", "CUDA graph: not permitted; torch.compile: x", "its triton and the driver")],
         ),
-        (compiler({"error": "late"}), [("torch.compile", "problem", "error: late", "its triton and the driver")]),
         (compiler(error="no torch"), []),
         ([judge_nvml({"absent": "no driver"})], [("nvml", "warning", "no driver", "Normal on a login node")]),
         (
@@ -157,7 +153,6 @@ OLD_DRIVER = "550.54.15, and CUDA 13, for which torch is built here, needs 580"
         ),
         (driver("550.54.15", "13.0"), [("driver", "problem", OLD_DRIVER, "docs/clusters.md")]),
         (driver("550.54.15", "12.6"), []),
-        (driver("580.65", 13), []),
         (driver(None, 13), []),
         (wandb("auto", key=True), [("wandb", "ok", "1, mode auto, project jax-vs-torch, a key for https://w is", "")]),
         (wandb("auto"), [("wandb", "ok", "1, mode auto, project jax-vs-torch, no key for https:", "wandb login")]),
@@ -286,7 +281,6 @@ def test_gpu_types_of_sinfo(gres: str, types: dict[str, int]) -> None:
         ({"gpus": {"a100": {}}}, {"a100_80gb": 4, "h100": 8}, "problem", "4 x a100_80gb, 8 x h100"),
         ({}, {}, "problem", None),
         ({"gpus": {"cpu": {}}}, {"a100": 2}, "ok", None),
-        ({"gpus": {"cpu": {}}}, {}, "ok", None),
         ({"gpus": {"a100": {"gres": "none"}}}, {}, "ok", None),
         ({"gpus": {"a100": {"gres": "untyped"}}}, {"": 4}, "ok", "4 x GPUs without a type"),
     ],
@@ -312,7 +306,6 @@ SHARED = "CR_CORE_MEMORY"
     ("cluster", "partition", "memory_is", "found", "fix"),
     [
         ({"time_limit_minutes": 480}, {"MaxTime": "01:00:00"}, "", NEVER, "Set cluster.time_limit_minutes in exp"),
-        ({"time_limit_minutes": 480}, {"MaxTime": "08:00:00"}, "", None, ""),
         ({"time_limit_minutes": 480}, {"MaxTime": "UNLIMITED"}, "", None, ""),
         # Three processes of 1,800 s, and 90 s to end in order: 5,490 s are 91.5 min.
         ({"time_limit_minutes": 92}, {}, "", None, ""),
@@ -323,7 +316,6 @@ SHARED = "CR_CORE_MEMORY"
         ({}, {"DefMemPerCPU": "2000"}, SHARED, LITTLE.format(8, "DefMemPerCPU=2000"), "Set cluster.memory_gb in exp"),
         ({}, {"DefMemPerNode": "4096"}, SHARED, LITTLE.format(4, "DefMemPerNode=4096"), "Set cluster.memory_gb in exp"),
         ({}, {"DefMemPerCPU": "2000"}, "CR_CORE", None, ""),
-        ({}, {"DefMemPerCPU": "8000"}, SHARED, None, ""),
         ({"memory_gb": 64}, {"DefMemPerCPU": "2000"}, SHARED, None, ""),
         ({}, {"PreemptMode": "CANCEL"}, "", CANCELS.format("warning"), "Set cluster.requeue: false in exp"),
         (
@@ -333,7 +325,6 @@ SHARED = "CR_CORE_MEMORY"
             CANCELS.format("ok"),
             "After a preemption the same command",
         ),
-        ({}, {"PreemptMode": "REQUEUE"}, "", None, ""),
     ],
 )
 def test_what_a_partition_gives(
