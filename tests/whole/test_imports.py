@@ -212,6 +212,9 @@ def test_no_module_imports_itself_through_others() -> None:
 
 # The mirror: a reviewer of the runners' fairness reads `diff -r jax_runner torch_runner`.
 
+FRAMEWORKS_OWN_WAYS = ("captured.py", "compiler.py", "formulations.py", "several_devices.py")
+"""How a framework compiles, lets a layer be watched, computes N models at once and meets other devices is what is
+compared here."""
 OF_ONE_SIDE = {
     "jax_runner/executable.py": "XLA tells what it has made in texts of its own",
     "torch_runner/fake_gpu.py": "JAX runs on no fake GPU",
@@ -219,6 +222,59 @@ OF_ONE_SIDE = {
     "jax_runner/models/pooling.py": "PyTorch has kernels for pooling",
 }
 """Files without a counterpart, and why."""
+WITHOUT_COUNTERPART = {
+    "jax_runner/device.py: FLOAT64": "PyTorch's float64 is a type; JAX has to be told to keep it",
+    "jax_runner/device.py: has_cuda_plugin": "PyTorch's CUDA is in its wheel",
+    "jax_runner/device.py: model_dtypes": "Flax's layers take two types, PyTorch's modules one: model_dtype",
+    "torch_runner/device.py: model_dtype": "see model_dtypes",
+    "torch_runner/device.py: compute_dtype": "see model_dtypes",
+    "torch_runner/models/__init__.py: with_attention": "JAX's kernel is part of the model; see layers.py",
+    "torch_runner/models/__init__.py: write_out_attention": "JAX's is written out where no mode says otherwise",
+    "torch_runner/models/__init__.py: for_vmap": "JAX's layers are all that vmap makes one call of",
+    "torch_runner/graphs.py: Sums": "JAX's sums are one function, which is told what is sorted; vmap knows it",
+    "torch_runner/graphs.py: use_scatter_sums": "see Sums",
+    "torch_runner/optimizer.py: clip_gradients": "optax clips as a part of the optimizer",
+    "torch_runner/optimizer.py: reset_optimizer": "JAX makes a new state; a CUDA graph keeps PyTorch's in its place",
+    "torch_runner/task.py: in_layout": "XLA lays out images",
+    "torch_runner/task.py: to_device": "JAX takes numpy's arrays",
+    "jax_runner/weights.py: Params": "PyTorch's parameters are the module's own, in the neutral layout",
+    "jax_runner/weights.py: Path": "see Params",
+    "jax_runner/weights.py: arrays_of": "see Params",
+    "jax_runner/weights.py: flattened_of": "see Params",
+}
+
+
+def defined_in(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                names.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+    return names
+
+
+def without_counterpart(repository: Path) -> list[str]:
+    """What other modules of a runner import from a file and the other runner's file does not have."""
+    found = []
+    for runner, other in (("jax_runner", "torch_runner"), ("torch_runner", "jax_runner")):
+        imported = {
+            name
+            for path in (repository / runner).rglob("*.py")
+            for _, name in imported_names(ast.parse(path.read_text()))
+            if is_in(name, (runner,))
+        }
+        for path in sorted((repository / runner).rglob("*.py")):
+            relative = path.relative_to(repository / runner)
+            if str(relative) in FRAMEWORKS_OWN_WAYS or f"{runner}/{relative}" in OF_ONE_SIDE:
+                continue
+            module = module_name(path.relative_to(repository))
+            shared = {name for name in defined_in(path) if f"{module}.{name}" in imported}
+            found += [
+                f"{runner}/{relative}: {name}" for name in sorted(shared - defined_in(repository / other / relative))
+            ]
+    return found
 
 
 def test_both_runners_have_the_same_files() -> None:
@@ -232,6 +288,20 @@ def test_both_runners_have_the_same_files() -> None:
     )
     assert all((REPOSITORY / path).exists() for path in OF_ONE_SIDE)
     assert Path("use_cases/train.py") in jax and jax == torch
+
+
+def test_what_one_runners_modules_share_the_others_share_under_the_same_name() -> None:
+    assert sorted(without_counterpart(REPOSITORY)) == sorted(WITHOUT_COUNTERPART)
+
+
+def test_a_name_of_one_side_would_be_found(tmp_path: Path) -> None:
+    for runner in ("jax_runner", "torch_runner"):
+        (tmp_path / runner).mkdir()
+        (tmp_path / runner / "task.py").write_text("def make_task(): ...\nUNUSED = 1\n")
+        (tmp_path / runner / "train.py").write_text(f"from {runner}.task import make_task\n")
+    assert without_counterpart(tmp_path) == []
+    (tmp_path / "torch_runner" / "task.py").write_text("def task_of(): ...\n")
+    assert without_counterpart(tmp_path) == ["jax_runner/task.py: make_task"]
 
 
 def test_every_use_case_is_built_by_the_same_call() -> None:
