@@ -338,12 +338,6 @@ def status_command(arguments: argparse.Namespace) -> int:
 
 def report_parser() -> Parser:
     parser = Parser("main.py report", REPORT_DESCRIPTION)
-    parser.add_argument(
-        "--html", type=path, metavar="FILE", help="write the page here (default: report.html in that folder)"
-    )
-    parser.add_argument(
-        "--csv", type=path, metavar="FILE", help="write the comparison here (default: comparison.csv in that folder)"
-    )
     parser.switch("--details", "also show the tables of every execution mode here, as the page does")
     parser.switch(
         "--fleet",
@@ -409,8 +403,6 @@ def report_command(arguments: argparse.Namespace) -> int:
     if arguments.fail_above is not None and arguments.baseline is None:
         raise ProjectError("--fail-above: goes with --baseline, which names what to compare with")
     options = command.ReportOptions(
-        html=arguments.html,
-        csv=arguments.csv,
         png=arguments.png,
         figures=not arguments.no_figures,
         details=arguments.details,
@@ -822,8 +814,7 @@ def calibrate_parser() -> Parser:
     add_job_flags(
         parser,
         help_of_pairing="together: processes of a framework one after the other; interleaved: two at once, which take "
-        "turns; separate: as together, in a job for each framework; auto: interleaved on a CPU, else together "
-        "(default: as in experiments.yaml)",
+        "turns; auto: interleaved on a CPU, else together (default: as in experiments.yaml)",
     )
     parser.switch("--quick", "few short blocks, to see that it works")
     parser.add_argument("--data", choices=("real", "sample"), default="sample", help="default: sample")
@@ -905,9 +896,9 @@ def add_cell_flags(parser: Parser, *, gpu: str = ONLY_GPU, by_name: str = "train
 def add_job_flags(
     parser: Parser,
     *,
-    help_of_pairing: str = "together: one job runs both frameworks of a cell in turn; interleaved: their processes "
-    "take turns, block by block; separate: one job for each framework; auto: interleaved on a CPU, else together "
-    "(default: as in experiments.yaml)",
+    help_of_pairing: str = "together: processes of both frameworks of a cell one after the other; interleaved: two at "
+    "once, which take turns, block by block; auto: interleaved on a CPU, else together (default: as in "
+    "experiments.yaml)",
 ) -> None:
     """How jobs are handed over and followed."""
     parser.add_argument(
@@ -925,7 +916,7 @@ def add_job_flags(
     parser.add_argument(
         "--verbose", action="store_true", help="with --dry-run: also print the line that would submit each job"
     )
-    parser.add_argument("--pairing", choices=("auto", "together", "interleaved", "separate"), help=help_of_pairing)
+    parser.add_argument("--pairing", choices=("auto", "together", "interleaved"), help=help_of_pairing)
     parser.add_argument(
         "--wait",
         action="store_true",

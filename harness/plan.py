@@ -15,9 +15,9 @@ Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "default"]
 NEEDED_CAPABILITY: dict[str, float] = {"tf32": 8.0, "bf16": 8.0, "fp16": 7.0}
 """NVIDIA's compute capability from which tensor cores have a precision. A CPU is not asked for these."""
 DataKind = Literal["real", "sample"]
-Pairing = Literal["auto", "together", "interleaved", "separate"]
-"""Whether one allocation runs both frameworks in turn, replicate by replicate or block by block, or each has a job of
-its own. `auto` is for each cell what calibrations found to be better (pipeline/submission/pairing.py)."""
+Pairing = Literal["auto", "together", "interleaved"]
+"""Whether the frameworks of a cell take turns in their job replicate by replicate, or block by block. `auto` is for
+each cell what calibrations found to be better (pipeline/submission/queue_job.py)."""
 Stage = Literal["screening", "replicate"]
 """A screening is one short measurement of a mode, to choose which modes have replicates. It is in no ratio."""
 

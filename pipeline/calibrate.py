@@ -47,8 +47,8 @@ def calibrate(selection: Selection, flags: JobFlags, *, rounds: int | None, pair
     """Submit it; with --wait, follow it and print the table. Returns the exit status.
 
     Args:
-        pairing: the one that is calibrated; `separate` is measured as `together` is, in a job for each framework. None
-            takes that of experiments.yaml, and where that is `auto` the one that it means here.
+        pairing: the one that is calibrated. None takes that of experiments.yaml, and where that is `auto` the one that
+            it means here.
     """
     config = load_config(flags.config, flags.profile)
     pairing = pairing or config.pairing
@@ -59,7 +59,7 @@ def calibrate(selection: Selection, flags: JobFlags, *, rounds: int | None, pair
     rounds = rounds or (FEWEST_ROUNDS if selection.quick else 20)
     pairs = calibration_pairs(config, selection, rounds=rounds, pairing=pairing)
     # The frameworks are not compared here, so their jobs take turns replicate by replicate at the most.
-    flags = replace(flags, pairing="separate" if pairing == "separate" else "together")
+    flags = replace(flags, pairing="together")
     return hand_over(pairs, config, flags, print_table)
 
 

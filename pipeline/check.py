@@ -41,15 +41,8 @@ def check(config: Config, selection: Selection) -> int:
                 first = pair.jobs[0]
                 data = datasets.verify(benchmark(pair.cell.benchmark).data, first.data, Path(first.data_dir))
                 print(f"{pair.cell.words}: {' and '.join(modes)} on the gate's small batch ...", flush=True)
-                job = Job(
-                    pair,
-                    results.new_job_folder(pair),
-                    results,
-                    data=data,
-                    weights=verified_weights(pair),
-                    is_by_hand=True,
-                )
-                verdicts = job.check()
+                job_folder = results.new_job_folder(pair)
+                verdicts = Job(pair, job_folder, results, data=data, weights=verified_weights(pair)).check()
             for verdict in verdicts.values():
                 judgement, variant = verdict.judgement, verdict.measurements["jax"].variant.comparison_key
                 checked += 1

@@ -6,15 +6,11 @@ a program is left under `compiled` in the results, where a submission looks it u
 
 import json
 import os
-import queue
-import signal
-import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -38,6 +34,7 @@ from harness.work.cards import Card
 from harness.work.declared import Mode, use_case
 from pipeline.compile_words import DOCUMENT, PUBLISHED_FACTS, print_facts, publish_facts
 from pipeline.doctor import ask
+from pipeline.line_process import LineProcess
 
 TIMEOUT_S = 900.0
 """From one program to the next: Inductor takes minutes for the large models."""
@@ -286,11 +283,19 @@ class Compiling:
         while left:
             with TemporaryFile() as log:
                 task = {"card": card, "measurements": [one.model_dump(mode="json") for one in left]}
+                said = LineProcess(
+                    command,
+                    log=log,
+                    timeout_s=TIMEOUT_S,
+                    environment={"OMP_NUM_THREADS": "1", **os.environ},  # both frameworks share this machine's cores
+                    task=json.dumps(task),
+                )
                 count = 0
-                end = ""
-                for answer in _answers(command, json.dumps(task), log):
-                    if isinstance(answer, str):
-                        end = answer
+                for line in said:
+                    try:
+                        answer = ProgramFacts.model_validate_json(line)
+                    except ValidationError as error:
+                        said.ended = f"its answer is no description of a program: {in_words(error)}"
                         break
                     yield left[count], answer.model_copy(update={"made_by": self._made_by(framework)})
                     count += 1
@@ -306,50 +311,9 @@ class Compiling:
                             use_case=ended.cell.use_case,
                             variant=ended.variant,
                             outcome="failed",
-                            reason=f"{end}: {_last_words(log)}",
+                            reason=f"{said.ended}: {_last_words(log)}",
                         ),
                     )
-
-
-def _answers(command: Sequence[str], task: str, log: IO[bytes]) -> Iterator[ProgramFacts | str]:
-    """What one process says of each program in turn; at last how it ended."""
-    process = subprocess.Popen(
-        command,
-        cwd=REPOSITORY,
-        env={"OMP_NUM_THREADS": "1"} | dict(os.environ),  # the two frameworks share this machine's cores
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdin and process.stdout
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    listener = threading.Thread(target=_listen, args=(process.stdout, lines.put))
-    listener.start()
-    try:
-        with suppress(BrokenPipeError):  # it has ended already; its status says more
-            process.stdin.write(task)
-            process.stdin.close()
-        while line := lines.get(timeout=TIMEOUT_S):
-            yield ProgramFacts.model_validate_json(line)
-        yield f"its process ended with status {process.wait()}"
-    except queue.Empty:
-        yield f"no answer in {TIMEOUT_S:g} s"
-    except ValidationError as error:
-        yield f"its answer is no description of a program: {in_words(error)}"
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # with its compilers, which hold the pipe
-        process.wait()
-        listener.join()
-        process.stdout.close()
-
-
-def _listen(stdout: IO[str], tell: Callable[[str], None]) -> None:
-    for line in stdout:
-        tell(line)
-    tell("")
 
 
 def _last_words(log: IO[bytes]) -> str:

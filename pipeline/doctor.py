@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 Answer = Mapping[str, Any]
 """What a probe found, or {"error": why it found nothing}."""
-OLDEST_PYTHON = (3, 11)
 PROBE_TIMEOUT_S = 120.0
 """The first import of a framework from a cold network file system takes a minute or more."""
 COMPILE_TIMEOUT_S = 240.0
@@ -146,7 +145,8 @@ INSTALL = {
 }
 GPU_BUILD = {
     "jax": "pip install -e '.[cuda13]' (or cuda12)",
-    "torch": "pip install --force-reinstall torch torchvision (from PyPI, where they are built for CUDA)",
+    "torch": "pip install --force-reinstall torch torchvision (from PyPI, where they are built for CUDA; on aarch64 "
+    "with --index-url https://download.pytorch.org/whl/cu130)",
 }
 WANDB_PROBE = """
 import json, wandb
@@ -195,7 +195,7 @@ def examine(config: Config, results: Results, *, slurm: bool = True, compute: bo
     device = gpu.describe()
     sees = device["name"] if isinstance(gpu, Gpu) else None
     return [
-        judge_python(),
+        Finding("python", "ok", f"{platform.python_version()}, {sys.executable}"),
         *(judge_framework(name, answers[name], sees) for name in FRAMEWORKS),
         *(finding for name in FRAMEWORKS for finding in judge_versions(name, answers[name])),
         *judge_locks(answers),
@@ -204,7 +204,7 @@ def examine(config: Config, results: Results, *, slurm: bool = True, compute: bo
         judge_nvml(device),
         *examine_fakes(results),
         *judge_driver(device, answers),
-        judge_machine(platform.machine(), describe_cpu(), load_average(), answers),
+        judge_machine(describe_cpu(), load_average()),
         *(examine_slurm(config) if slurm else ()),
         examine_wandb(config),
         *examine_data(config.benchmarks, Path(config.data_dir)),
@@ -230,13 +230,7 @@ def exit_status(findings: Iterable[Finding]) -> int:
     return int(bool(problems - set(FRAMEWORKS)) or problems >= set(FRAMEWORKS))
 
 
-# ---- Python and the frameworks
-
-
-def judge_python() -> Finding:
-    is_old = sys.version_info < OLDEST_PYTHON
-    fix = f"Run main.py with Python {'.'.join(map(str, OLDEST_PYTHON))} or newer." if is_old else ""
-    return Finding("python", "problem" if is_old else "ok", f"{platform.python_version()}, {sys.executable}", fix)
+# ---- the frameworks
 
 
 def judge_framework(name: str, answer: Answer, nvml_sees: str | None) -> Finding:
@@ -376,18 +370,10 @@ def judge_driver(description: Mapping[str, Any], answers: Mapping[Framework, Ans
     return [Finding("driver", "problem", found, fix)]
 
 
-def judge_machine(
-    machine: str, cpu: Mapping[str, Any], load: Sequence[float], answers: Mapping[Framework, Answer]
-) -> Finding:
+def judge_machine(cpu: Mapping[str, Any], load: Sequence[float]) -> Finding:
     """CPU, cores and load. `cpu` is of describe_cpu."""
     cores = f"{len(cpu['affinity'])} of {cpu['count']} cores for this process, load {load[0]:.1f}"
-    found = f"{cpu['model'] or 'CPU of unknown model'} ({machine}), {cores}"
-    if machine != "aarch64":
-        return Finding("machine", "ok", found)
-    is_for_cpu = answers["torch"].get("built_for_gpu") is False
-    found += "; PyPI's wheel of PyTorch for aarch64 may be for the CPU alone" + ", as the one here is" * is_for_cpu
-    fix = "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cu130"
-    return Finding("machine", "warning" if is_for_cpu else "ok", found, fix)
+    return Finding("machine", "ok", f"{cpu['model'] or 'CPU of unknown model'} ({platform.machine()}), {cores}")
 
 
 def examine_fakes(results: Results) -> list[Finding]:

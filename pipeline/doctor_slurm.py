@@ -18,13 +18,13 @@ from harness.experiments.model import NO_GRES, UNTYPED, Config
 from harness.experiments.presets import expand_preset, preset_of
 from harness.experiments.profile import slurms_name
 from harness.paths import REPOSITORY
-from harness.plan import CPU, Pair
+from harness.plan import CPU
 from harness.suggest import valid_names
 from pipeline.finding import Finding
-from pipeline.submission.pairing import as_paired
+from pipeline.submission.queue_job import QueueJob, paired, pairs_of
 from pipeline.submission.render import header_variables, write_scripts
 from pipeline.submission.slurm import without_inherited_job
-from pipeline.submission.whole_nodes import WholeNode, jobs_of, whole_nodes
+from pipeline.submission.whole_nodes import whole_nodes
 
 Partitions = Mapping[str, Mapping[str, str]]
 SLURM_TIMEOUT_S = 15.0
@@ -58,26 +58,25 @@ def examine_slurm(config: Config) -> list[Finding]:
         judge_gpu_types(config, parse_gpu_types(_slurm("sinfo", "--noheader", "--format=%G").stdout)),
     ]
     try:
-        parts, nodes = submitted_by_default(config)
+        jobs = submitted_by_default(config)
     except ProjectError as error:
         return [*findings, Finding("slurm scripts", "problem", str(error))]
-    requests = {cell.gpu: header_variables("", cell, config, results=Path()) for cell in (one.cell for one in parts)}
+    cells = [pair.cell for pair in pairs_of(jobs)]
+    requests = {cell.gpu: header_variables("", cell, config, results=Path()) for cell in cells}
     for gpu, request in requests.items():
-        request |= {"memory_gb": 0} if gpu in {node.gpu for node in nodes} else {}
+        request |= {"memory_gb": 0} if gpu in {job.pairs[0].cell.gpu for job in jobs if job.gpus} else {}
         findings += [one for one in judge_request(config, gpu, request, partitions, settings) if one not in findings]
-    limit = examine_submit_limit(config, len(jobs_of(parts, nodes)))
-    return [*findings, *limit, examine_scripts(parts, config, partitions, nodes)]
+    return [*findings, *examine_submit_limit(config, len(jobs)), examine_scripts(jobs, config, partitions)]
 
 
-def submitted_by_default(config: Config) -> tuple[list[Pair], list[WholeNode]]:
-    """What `python main.py` submits: the pairs, and the jobs that have a node for several of these. Raises ProjectError
-    as that does."""
+def submitted_by_default(config: Config) -> list[QueueJob]:
+    """What `python main.py` submits. Raises ProjectError as that does."""
     preset = preset_of(config, None, Selection())
     pairs = expand(config, Selection())
     if preset:
         pairs = [pair for part in expand_preset(config, preset, Selection()) for pair in part.pairs]
-    pairs = as_paired(pairs, config.pairing)[0]
-    return whole_nodes(pairs, config, None) if config.cluster.whole_nodes else (pairs, [])
+    pairs = [paired(pair, config.pairing) for pair in pairs]
+    return whole_nodes(pairs, config, None) if config.cluster.whole_nodes else [QueueJob.of(pair) for pair in pairs]
 
 
 def parse_partitions(told: str) -> dict[str, dict[str, str]]:
@@ -155,21 +154,17 @@ def examine_submit_limit(config: Config, jobs: int) -> list[Finding]:
     return [Finding("submit limit", "warning", found, fix)]
 
 
-def examine_scripts(
-    parts: Sequence[Pair], config: Config, partitions: Partitions, nodes: Sequence[WholeNode]
-) -> Finding:
+def examine_scripts(jobs: Sequence[QueueJob], config: Config, partitions: Partitions) -> Finding:
     """`sbatch --test-only` of each script that would be submitted; of those that ask for the same, of one."""
     answers: dict[str, str] = {}
-    refused: dict[str, list[Pair | WholeNode]] = {}
-    jobs = jobs_of(parts, nodes)
+    refused: dict[str, list[QueueJob]] = {}
     with tempfile.TemporaryDirectory() as folder:
         scripts = write_scripts(
-            parts,
+            jobs,
             config,
             config_path=REPOSITORY / "experiments.yaml",
             results=Path(folder) / "results",
             repository=Path(folder),
-            nodes=nodes,
         )
         for job in jobs:
             script = scripts[job.name]
@@ -188,7 +183,7 @@ def examine_scripts(
         said.append(f"{words} ({of_words[0].name} and {len(of_words) - 1} more)")
         names = [name for name, word in WORDS_OF_REFUSALS.items() if word in words.lower()]
         names = names or ["constraint", "gres", "cpus_per_task", "memory_gb"]
-        gpus = dict.fromkeys(one.gpu if isinstance(one, WholeNode) else one.cell.gpu for one in of_words)
+        gpus = dict.fromkeys(job.pairs[0].cell.gpu for job in of_words)
         keys = {_key(config, gpu, name): None for gpu in gpus for name in names}
         valid = f" (partitions: {', '.join(sorted(partitions))})" if "partition" in names else ""
         fixes.append(f"Look at {', '.join(keys)} in {config.site_file}{valid}.")

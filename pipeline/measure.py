@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import ConfigError, DataError, ProjectError, SubmissionError
+from harness.errors import ConfigError, DataError, ProjectError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config, PresetPart
 from harness.experiments.presets import Part, expand_preset, left_out, preset_of
-from harness.paths import REPOSITORY, JobFolder, Results
+from harness.paths import REPOSITORY, Results
 from harness.plan import Pair, Pairing
 from harness.printable import wrapped
 from harness.results.fake_gpu import found_fakes, require_place
-from harness.slurm_words import NO_ANSWER
 from harness.work.datasets import DataFiles
 from harness.work.declared import benchmark as declared_benchmark
 from harness.work.pretrained import WeightsFiles
@@ -178,10 +177,10 @@ def hand_over(
     make the report's page."""
     from pipeline.compile_words import foreseen
     from pipeline.submission.dry_run import print_dry_run
-    from pipeline.submission.pairing import as_paired
+    from pipeline.submission.queue_job import QueueJob, paired
     from pipeline.submission.render import write_scripts
     from pipeline.submission.spread import spread
-    from pipeline.submission.whole_nodes import WholeNode, whole_nodes
+    from pipeline.submission.whole_nodes import whole_nodes
 
     results = flags.results
     if flags.fleet is not None and (flags.spread is not None or flags.executor == "local"):
@@ -195,37 +194,36 @@ def hand_over(
     pairing = flags.pairing or config.pairing
     with without_collector():
         is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)
-        pairs, refused = as_paired(pairs, pairing, is_on_cpu=is_on_cpu)
+        pairs = [paired(pair, pairing, is_on_cpu=is_on_cpu) for pair in pairs]
         if flags.spread is not None:
             pairs = spread(pairs, flags.spread, config.cluster.max_parallel_jobs)
             if not any(pair.part for pair in pairs):
                 in_use = sum(pair.cell.devices for pair in pairs)
                 print(f"--spread {flags.spread}: nothing is cut further: {len(pairs)} jobs, on {in_use} GPUs at once")
-        nodes: list[WholeNode] = []
+        jobs = [QueueJob.of(pair) for pair in pairs]
         if config.cluster.whole_nodes and flags.fleet is None and goes_to_slurm(flags.executor):
-            pairs, nodes = whole_nodes(pairs, config, flags.spread)
+            jobs = whole_nodes(pairs, config, flags.spread)
         for line in foreseen(pairs, results):
             print(line)
-        for reason, cells in refused.items():
-            print(wrapped(f"Not interleaved but together: {', '.join(cells)}: {reason}"))
-        scripts = write_scripts(pairs, config, config_path=flags.config, results=results.root, nodes=nodes)
-        fleet: dict[str | None, list[Pair]] = {None: pairs}
+        if pairing == "interleaved":
+            for pair in pairs:
+                if len(pair.jobs) > 1 and (reason := pair.why_not_interleaved):
+                    print(wrapped(f"Not interleaved but together: {pair.cell.name}: {reason}"))
+        scripts = write_scripts(jobs, config, config_path=flags.config, results=results.root)
         if flags.fleet is not None:
             from pipeline.submission.fleet import fleet_in_words, fleet_of
 
-            fleet = fleet_of(pairs, flags.fleet, config, results)
-            print(wrapped(fleet_in_words([*filter(None, fleet)], results)))
+            jobs = fleet_of(jobs, flags.fleet, config, results)
+            print(wrapped(fleet_in_words([*dict.fromkeys(job.node for job in jobs if job.node)], results)))
         if flags.dry_run:
             return print_dry_run(
-                pairs,
+                jobs,
                 scripts,
                 results,
                 executor=flags.executor,
                 config=config,
                 verbose=flags.verbose,
                 beside=beside,
-                fleet=fleet,
-                nodes=nodes,
             )
 
     from pipeline.submission.submit import choose_executor, submit
@@ -234,26 +232,7 @@ def hand_over(
     executor = choose_executor(flags.executor)
     if flags.spread is not None and executor == "local":
         raise ConfigError("--spread shares work out over a cluster; on this machine one job runs after the other")
-    folders: list[JobFolder] = []
-    refusals: list[str] = []
-    for place, (node, of_node) in enumerate(fleet.items()):
-        try:
-            folders += submit(
-                of_node,
-                config,
-                scripts,
-                executor=executor,
-                results=results,
-                node=node,
-                nodes=nodes,
-                with_estimate=place == 0,
-            )
-        except SubmissionError as error:  # of one node of a fleet; the others are asked all the same
-            refusals.append(str(error) if node is None else f"{node}: {error}")
-            if NO_ANSWER.search(refusals[-1]):
-                break
-    if refusals:
-        raise SubmissionError("\n".join(refusals))
+    folders = submit(jobs, config, scripts, executor=executor, results=results)
     if flags.wait:
         from pipeline.report.command import make_page
         from pipeline.report.fleet import print_fleet

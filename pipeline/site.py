@@ -4,11 +4,11 @@ index.html, and beside it for each shelf the page of its report and the records 
 
 import json
 import os
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from harness.errors import ProjectError
 from harness.packs import record_paths, record_text
@@ -23,7 +23,7 @@ from pipeline.collector import without_collector
 from pipeline.report.answer import Answer, answer_of
 from pipeline.report.calibration import calibrated_devices, read_calibrations
 from pipeline.report.ceilings import read_all_ceilings
-from pipeline.report.compare import NAMES, Mode, Row, Setup, one_device, sections
+from pipeline.report.compare import NAMES, Mode, Row, Setup, sections
 from pipeline.report.page import TEMPLATES, measured_sentence, page_html, template
 from pipeline.report.publish import shelves
 from pipeline.report.reading import read_records
@@ -97,22 +97,13 @@ def _require_a_site_or_nothing(target: Path, where: str) -> None:
 
 
 def _put(files: Mapping[str, str | Path], target: Path) -> None:
-    """What was there stays until the whole new folder takes its name."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as beside:
-        new, old = Path(beside, "new"), Path(beside, "old")
-        for name, content in files.items():
-            text = content if isinstance(content, str) else json.dumps(json.loads(record_text(content)), indent=1)
-            (new / name).parent.mkdir(parents=True, exist_ok=True)
-            (new / name).write_text(text, encoding="utf-8")
-        try:
-            if target.exists():
-                target.rename(old)
-            new.rename(target)
-        except BaseException:  # an interrupt too, as what lies in `old` is about to be removed
-            if old.exists() and not target.exists():
-                old.rename(target)
-            raise
+    """The index first: by it an unfinished site is known, too."""
+    if target.exists():
+        shutil.rmtree(target)
+    for name, content in sorted(files.items()):
+        text = content if isinstance(content, str) else json.dumps(json.loads(record_text(content)), indent=1)
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_text(text, encoding="utf-8")
 
 
 def site_files(published: Path) -> tuple[dict[str, str | Path], list[str]]:
@@ -131,19 +122,17 @@ def site_files(published: Path) -> tuple[dict[str, str | Path], list[str]]:
         reading = read_records(record_paths(shelf.records()))
         ceilings, odd_ones = read_all_ceilings(shelf.ceilings)
         compared = sections(reading.records, ParityGate(shelf).judge, ceilings)
-        alone, devices = one_device(compared), {section.setup.device for section in compared}
+        devices = {section.setup.device for section in compared}
         calibrated, name = calibrated_devices(calibrations, devices), shelf.root.name
         source, report = Path("results/published", name), f"shelves/{name}/report.html"
-        files[report] = page_html(
-            compared, alone, reading.records, reading.refused, source, calibrated, ceilings=ceilings
-        )
+        files[report] = page_html(compared, reading.records, reading.refused, source, calibrated)
         names = {
             _key(record): f"shelves/{path.relative_to(published).as_posix()}"
             for path, record in zip(reading.paths, reading.records, strict=True)
         }
         for index, section in enumerate(compared):
             places = {"shelf": name, "report": report, "place": f"s{index}"}
-            rows += [_row(section.setup, row, answer_of(section, row, alone), names, places) for row in section.rows]
+            rows += [_row(section.setup, row, answer_of(section, row), names, places) for row in section.rows]
         records += reading.records
         refused += [*reading.refused, *odd_ones]
     if not rows:

@@ -252,11 +252,8 @@ class Arm:
         progress.screenings_done += measurement.is_screening
         if record is not None and record.job == self._inputs.folder.name:
             self._count_made(measurement, active_s(record))
-        else:
-            progress.measurements_skipped += 1
 
     def _count_made(self, measurement: Measurement, lasted_s: float) -> None:
-        self._progress.measurements_made += 1
         if not measurement.is_screening:
             self._progress.replicates_made += 1
             self._progress.measuring_s += lasted_s
@@ -416,7 +413,6 @@ class Arm:
 
     def _tell_of_tracker(self) -> None:
         """What W&B has to say: where the run is, or why it is offline."""
-        self._progress.wandb_url = self.tracker.url or self._progress.wandb_url
         if self.tracker.message:
             self._teller.say(self.tracker.message, once=True)
 

@@ -62,8 +62,6 @@ CONTROLLER_PATIENCE_S = 600.0
 days."""
 ASK_CONTROLLER_EVERY_S = 5.0
 STEP_RETRIES = 3
-EXPLANATION_TIMEOUT_S = 180.0
-"""From the last number that is measured to the end: a tracer that hangs costs no more."""
 CLEAN_UP_S = 10.0
 """A job that is preempted has little time."""
 BESIDE_THE_POOL_BYTES = 1.5 * 2**30
@@ -165,15 +163,19 @@ class Children:
         """
         nodes = self._nodes_of_ranks(task.measurement)
         task = task.model_copy(update={"world": ALONE, "caches": str(new_name())})
+        ranks = self._ranks(task, nodes, log)  # its start counts as its time
         with self._running(task, nodes, log, tell) as started:
-            yield Ranks(nodes, log), started[0].say if started else lambda _word: None
+            yield ranks, started[0].say if started else lambda _word: None
+
+    def _ranks(self, task: ChildTask, nodes: Sequence[str], log: Path) -> Ranks:
+        return Ranks(nodes, log, timeout_s=task.measurement.protocol.timeout_s, now=time.monotonic())
 
     def _work_once(
         self, task: ChildTask, nodes: Sequence[str], log: Path, hear: Callable[[Event], None]
     ) -> RanksReport:
         events: Events = queue.SimpleQueue()
         with self._running(task, nodes, log, lambda rank, event: events.put((rank, event))):
-            return self._listen(task.measurement.protocol.timeout_s, Ranks(nodes, log), events, hear)
+            return self._listen(self._ranks(task, nodes, log), events, hear)
 
     def _may_be_fragments(self, task: ChildTask) -> bool:
         """Unless the user has told the allocator what to do."""
@@ -259,12 +261,9 @@ class Children:
                 shutil.rmtree(task.caches, ignore_errors=True)
             lock.close()
 
-    def _listen(self, timeout_s: float, ranks: Ranks, events: Events, hear: Callable[[Event], None]) -> RanksReport:
+    def _listen(self, ranks: Ranks, events: Events, hear: Callable[[Event], None]) -> RanksReport:
         """Until every rank's result is here, or the first failure."""
-        deadline = time.monotonic() + timeout_s
         while not ranks.are_over(time.monotonic()):
-            if time.monotonic() > deadline:
-                return ranks.report(timeout=f"not done after {timeout_s:g} s; log: {ranks.log}")
             self._while_waiting()
             try:
                 rank, event = events.get(timeout=0.2 if ranks.have_failed else 1.0)
@@ -273,11 +272,6 @@ class Children:
             ranks.take(rank, event, time.monotonic())
             if rank == 0:
                 hear(event)
-                if event["kind"] == "parity":  # each key has as long as a measurement
-                    deadline = time.monotonic() + timeout_s
-                if event["kind"] == "result_so_far" and event["content"].get("explanation_absent"):
-                    timeout_s = min(timeout_s, EXPLANATION_TIMEOUT_S)
-                    deadline = time.monotonic() + timeout_s
         return ranks.report()
 
 

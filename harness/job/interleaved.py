@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.job.children import EXPLANATION_TIMEOUT_S, Children
+from harness.job.children import Children
 from harness.job.ranks import RanksReport
 from harness.measure.channel import ChildTask, Event, Place
 from harness.measure.turns import Word
@@ -110,13 +110,10 @@ class _Running:
         self._which = which
         self._events = events
         self._stack = ExitStack()
-        self._active_s = 0.0
-        self._active_since: float | None = None
-        self._limit_s = side.task.measurement.protocol.timeout_s
         self.report: SideReport | None = None
         self.is_in_turns = False
 
-    def start(self, now: float, *, in_turns: bool) -> None:
+    def start(self, *, in_turns: bool) -> None:
         self.is_in_turns = in_turns
         place = PLACES[self._which] if in_turns else None
         task = self._side.task.model_copy(update={"in_turns": place})
@@ -124,48 +121,26 @@ class _Running:
         def tell(rank: int, event: Event) -> None:
             self._events.put((self._which, rank, event))
 
-        self._ranks, self._say = self._stack.enter_context(self._side.children.one_of_two(task, self._side.log, tell))
-        self._active_since = now
+        self.ranks, self._say = self._stack.enter_context(self._side.children.one_of_two(task, self._side.log, tell))
 
     def go_on(self, word: Word, now: float) -> None:
-        self._active_since = now
+        self.ranks.go_on(now)
         self._say(word)
 
-    def waits(self, now: float) -> None:
-        if self._active_since is not None:
-            self._active_s += now - self._active_since
-        self._active_since = None
-
     def take(self, rank: int, event: Event, now: float) -> None:
-        self._ranks.take(rank, event, now)
+        self.ranks.take(rank, event, now)
         self._side.hear(event)
-        if event["kind"] == "result_so_far" and event["content"].get("explanation_absent"):
-            self._limit_s = min(self._limit_s, self._active_for_s(now) + EXPLANATION_TIMEOUT_S)
 
     def is_over(self, now: float, *, beside: bool) -> bool:
-        """Then no process of it is left, and `report` says what became of it. Only its own time counts for the
-        timeout."""
-        if self._active_for_s(now) > self._limit_s:
-            words = f"not done after {self._side.task.measurement.protocol.timeout_s:g} s; log: {self._ranks.log}"
-            report = self._ranks.report(timeout=words)
-        elif self._ranks.are_over(now):
-            report = self._ranks.report()
-        else:
+        """Then no process of it is left, and `report` says what became of it."""
+        if not self.ranks.are_over(now):
             return False
-        self.waits(now)
         self.close()
-        self.report = SideReport(report=report, active_s=self._active_s, was_beside=beside)
+        self.report = SideReport(report=self.ranks.report(), active_s=self.ranks.active_s(now), was_beside=beside)
         return True
-
-    @property
-    def may_end_soon(self) -> bool:
-        return self._ranks.have_failed
 
     def close(self) -> None:
         self._stack.close()
-
-    def _active_for_s(self, now: float) -> float:
-        return self._active_s + (0.0 if self._active_since is None else now - self._active_since)
 
 
 def work_in_turns(
@@ -185,7 +160,7 @@ def work_in_turns(
     first, second = running = [_Running(side, which, events) for which, side in enumerate(sides)]
     alive = {0}
     try:
-        first.start(time.monotonic(), in_turns=True)
+        first.start(in_turns=True)
         active = 0
         while True:
             now = time.monotonic()
@@ -199,14 +174,14 @@ def work_in_turns(
                     break
                 active, word = step
                 if word == "start":
-                    running[active].start(now, in_turns=0 in alive)
+                    running[active].start(in_turns=0 in alive)
                     alive.add(active)
                 else:
                     running[active].go_on(word, now)
                 continue
             while_waiting()
             try:
-                which, rank, event = events.get(timeout=0.2 if running[active].may_end_soon else 1.0)
+                which, rank, event = events.get(timeout=0.2 if running[active].ranks.have_failed else 1.0)
             except queue.Empty:
                 continue
             if which not in alive:
@@ -214,7 +189,7 @@ def work_in_turns(
             now = time.monotonic()
             running[which].take(rank, event, now)
             if event["kind"] == "turn":
-                running[which].waits(now)
+                running[which].ranks.pause(now)
                 order.waits(which, wants=event["content"]["wants"])
     finally:
         for one in running:

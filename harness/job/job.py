@@ -53,12 +53,10 @@ class Job:
         *,
         data: DataIdentity | None,
         weights: Mapping[str, WeightsIdentity],
-        is_by_hand: bool,
     ) -> None:
         """
         Args:
             weights: pretrained ones, by model.
-            is_by_hand: nobody submitted it.
 
         Raises ConfigError where the ranks of the cell cannot be started from here.
         """
@@ -68,14 +66,13 @@ class Job:
         slurm = environment["slurm"] or {}
         # One run of the job: what it measures is near in time, on one machine.
         run = f"{slurm['job_id']}.{slurm['restart_count']}" if slurm else timestamp()
-        alone = {"kind": "by hand" if is_by_hand else "separate"}
-        environment["pairing"] = {"kind": "together", "pair": run} if len(pair.jobs) > 1 else alone
+        has_both = len(pair.jobs) > 1
+        environment["pairing"] = {"kind": "together", "pair": run} if has_both else {"kind": "one framework"}
         self.progress = Heartbeat(
             measurements_total=0,
             node=environment["node"],
             pid=os.getpid(),
             slurm_job_id=slurm.get("job_id"),
-            restart_count=int(slurm.get("restart_count") or 0),
         )
         self._teller = Teller(self.progress, folder.heartbeat, pair.name.partition("/")[2])
         self._cut_offs = CutOffs(folder.cut_offs)

@@ -80,9 +80,7 @@ def _run_job(framework: Framework | None, parsed: argparse.Namespace) -> int:
         source = benchmark(pair.cell.benchmark).data
         first = pair.jobs[0]
         identity = datasets.verify(source, first.data, Path(first.data_dir))  # once, not in every process
-        is_by_hand = not parsed.job_folder
-        job = Job(pair, folder, results, data=identity, weights=verified_weights(pair), is_by_hand=is_by_hand)
-        return job.run()
+        return Job(pair, folder, results, data=identity, weights=verified_weights(pair)).run()
     except ProjectError as error:
         print(printable(f"error: {error}"), file=sys.stderr)
         return EXIT_USAGE

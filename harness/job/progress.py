@@ -29,28 +29,24 @@ Seconds = Annotated[float, Field(ge=0, le=1e12)]
 class Heartbeat(BaseModel):
     """The job changes it as it goes on; whoever reads the file sees the last beat."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)  # one of an older job has more
 
     state: State = "running"
     """`stopped`: ended early on a signal, to be requeued or resumed. `done`: every measurement of the plan has a
     record."""
     measurements_total: Count
     measurements_done: Count = 0
-    """With a record, whatever the outcome; skipped ones included."""
+    """With a record, whatever the outcome, and whichever job made it."""
     measurements_failed: Count = 0
     screenings_total: Count = 0
     """Of these measurements. When all have a record, the other ones become fewer."""
     screenings_done: Count = 0
     is_before_screening: bool = False
     """The headline pair comes first."""
-    measurements_skipped: Count = 0
-    """Had a good record already."""
-    measurements_made: Count = 0
-    """By this job, also before a requeue."""
     replicates_made: Count = 0
-    """Of these; the others are screenings."""
+    """By this job, also before a requeue; without screenings."""
     measuring_s: Seconds = 0.0
-    """What the replicates took together."""
+    """What these took together."""
     current: str | None = None
     """Framework and key of the measurement that runs."""
     phase: str | None = None
@@ -60,9 +56,6 @@ class Heartbeat(BaseModel):
     node: str
     pid: Annotated[int, Field(ge=1, le=2**31 - 1)]
     slurm_job_id: str | None = None
-    restart_count: Count = 0
-    wandb_url: str | None = None
-    started_at_unix_s: Seconds = Field(default_factory=time.time)
     updated_at_unix_s: Seconds = Field(default_factory=time.time)
 
     def fraction(self, *, current: bool = False) -> str:

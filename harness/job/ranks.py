@@ -33,6 +33,8 @@ EXIT_GRACE_S = 20.0
 SETTLE_S = 2.0
 """When a rank dies, the others fail too, at the next step that they would do with it. The order of
 their reports is random; the original error is waited for this long."""
+EXPLANATION_TIMEOUT_S = 180.0
+"""From the last number that is measured to the end: a tracer that hangs costs no more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,16 +73,36 @@ class _Rank:
 class Ranks:
     """Takes the events of all ranks as they come. Times are the caller's, of one monotonic clock."""
 
-    def __init__(self, nodes: Sequence[str], log: Path) -> None:
+    def __init__(self, nodes: Sequence[str], log: Path, *, timeout_s: float, now: float) -> None:
+        """
+        Args:
+            nodes: of each rank.
+            timeout_s: how long they may keep the device, which they do from `now` on.
+        """
         self._ranks = [_Rank(rank=rank, node=node) for rank, node in enumerate(nodes)]
         self._log = log
         self._failed_at: float | None = None
         self._failures: list[tuple[_Rank, _Failure]] = []
+        self._timeout_s = timeout_s
+        self._active_s = 0.0
+        self._active_since: float | None = now
+        self._is_late = False
+        self._allow(timeout_s, now)
 
-    @property
-    def log(self) -> Path:
-        """Rank 0's."""
-        return self._log_of(self._ranks[0])
+    def pause(self, now: float) -> None:
+        """They wait for their turn, which is none of their time."""
+        self._active_s, self._active_since = self.active_s(now), None
+
+    def go_on(self, now: float) -> None:
+        self._active_since = now
+
+    def active_s(self, now: float) -> float:
+        """How long they have kept the device."""
+        return self._active_s + (0.0 if self._active_since is None else now - self._active_since)
+
+    def _allow(self, seconds: float, now: float) -> None:
+        """From now on."""
+        self._allowed_s, self._limit_s = seconds, self.active_s(now) + seconds
 
     @property
     def have_failed(self) -> bool:
@@ -94,6 +116,10 @@ class Ranks:
         elif kind == "result_so_far":
             with suppress(ValidationError):  # `result` has the same numbers, and says what is wrong with them
                 rank.result_so_far = Result.model_validate(content)
+            if rank_number == 0 and content.get("explanation_absent"):
+                self._allow(min(self._timeout_s, EXPLANATION_TIMEOUT_S), now)
+        elif kind == "parity" and rank_number == 0:  # each key has as long as a measurement
+            self._allow(self._timeout_s, now)
         elif kind == "result":
             rank.must_end_at = now + EXIT_GRACE_S
             try:
@@ -117,6 +143,13 @@ class Ranks:
             self._fail(rank, _Failure(outcome="failed", reason=reason, is_cause=True), now)
 
     def are_over(self, now: float) -> bool:
+        """With a result, a failure, or no time left."""
+        if not self._have_ended(now):
+            self._is_late = self.active_s(now) > self._limit_s
+            return self._is_late
+        return True
+
+    def _have_ended(self, now: float) -> bool:
         for rank in self._ranks:
             if not rank.has_ended and rank.must_end_at is not None and now > rank.must_end_at:
                 rank.has_ended = True
@@ -128,13 +161,13 @@ class Ranks:
         all_failed = len(self._ranks) == len(self._failures)
         return all_failed or any(f.is_cause for _, f in self._failures) or now > self._failed_at + SETTLE_S
 
-    def report(self, *, timeout: str | None = None) -> RanksReport:
-        """`timeout`: why it ended before it was over.
+    def report(self) -> RanksReport:
+        """Of what is over.
 
         What breaks off when every rank has told its result so far breaks nothing off but what comes after it: the
         explanation, where the result says that it misses it, or the control.
         """
-        broken_off = self._broken_off(timeout)
+        broken_off = self._broken_off()
         if broken_off is None:
             return self._measured([rank.result for rank in self._ranks if rank.result is not None])
         so_far = [rank.result_so_far for rank in self._ranks if rank.result_so_far is not None]
@@ -150,7 +183,7 @@ class Ranks:
         of_fakes = [{KEY: rank.environment[KEY]} for rank in self._ranks if KEY in rank.environment]
         return self._ranks[0].environment | (of_fakes[0] if of_fakes else {})
 
-    def _broken_off(self, timeout: str | None) -> RanksReport | None:
+    def _broken_off(self) -> RanksReport | None:
         environment = self._environment
         if self._failures:
             (rank, failure), *others = sorted(self._failures, key=lambda pair: _order(pair[1]))
@@ -159,10 +192,11 @@ class Ranks:
                 also = (f"\nand then rank {r.rank} on {r.node}: {f.reason.splitlines()[0]}" for r, f in others)
                 reason += "".join(also)
             return RanksReport(outcome=failure.outcome, reason=reason, environment=environment)
-        if timeout is not None:
+        if self._is_late:
+            reason = f"not done after {self._allowed_s:g} s; log: {self._log_of(self._ranks[0])}"
             waited_for = ", ".join(f"{rank.rank} on {rank.node}" for rank in self._ranks if rank.result is None)
             which = f" (no result from rank {waited_for})" if len(self._ranks) > 1 else ""
-            return RanksReport(outcome="timeout", reason=timeout + which, environment=environment)
+            return RanksReport(outcome="timeout", reason=reason + which, environment=environment)
         return None
 
     def _measured(self, results: Sequence[Result]) -> RanksReport:

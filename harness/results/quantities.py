@@ -74,7 +74,6 @@ class Absence:
 
     words: str
     reason: Callable[[Record, Result], str | None]
-    on_terminal: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,6 @@ class Quantity:
     about: str = ""
     """What it is, in a few words, for docs/reference.md."""
     absent: Absence | None = None
-    short: str = ""
-    """The title on the terminal, with the unit, on two lines."""
     is_metric: bool = False
     """Its format is that of the task's metric."""
     times_operations: bool = False
@@ -103,9 +100,6 @@ class Quantity:
 
     def title(self, metric: Metric) -> str:
         return self.words.format(metric=metric) + (f", {self.unit.name}" if self.unit else "")
-
-    def short_title(self, metric: Metric) -> str:
-        return self.short.format(metric=metric).replace("_", " ")  # a narrow table breaks lines at spaces
 
     def scaled(self, value: float) -> float:
         return value * self.unit.factor if self.unit else value
@@ -211,16 +205,12 @@ def _held_back(words: str, name: str, *reasons: str) -> Quantity:
     return Quantity(name, words, PERCENT, derive, PAGE, about=about, absent=_refused(f"held_back {reasons[0]}", words))
 
 
-WARM = Absence(
-    words="Compile time with warm caches",
-    reason=lambda _, result: result.compile_time_warm_absent,
-    on_terminal=True,
-)
+WARM = Absence(words="Compile time with warm caches", reason=lambda _, result: result.compile_time_warm_absent)
 QUALITY = Absence(
     words="Quality on the test set",
     reason=lambda _, result: result.evaluation.test_metric_absent if result.evaluation else None,
 )
-COMMUNICATION = Absence(words="Communication", reason=lambda _, result: result.blocks_alone_absent, on_terminal=True)
+COMMUNICATION = Absence(words="Communication", reason=lambda _, result: result.blocks_alone_absent)
 EXPLANATION = Absence(words="Where the time goes", reason=lambda _, result: result.explanation_absent)
 
 
@@ -240,7 +230,7 @@ ENERGY = Absence(words="Energy", reason=lambda _, result: result.energy.absent)
 # fmt: off
 THROUGHPUT = Quantity(
     "throughput_samples_per_s", "samples/s", None, _of_blocks(throughput_samples_per_s),
-    TABLES, short="samples/s",
+    TABLES,
     about="of each block its samples over its time, then the median over blocks",
 )
 QUANTITIES = (
@@ -265,15 +255,15 @@ QUANTITIES = (
         about="on several devices, of the control that moves nothing between them", absent=COMMUNICATION,
     ),
     Quantity(
-        "step_time_p50_s", "step p50", MS, _of_latency(latency_p50_s), TABLES, short="step\np50 ms",
+        "step_time_p50_s", "step p50", MS, _of_latency(latency_p50_s), TABLES,
         about="of calls that are waited for, each over its steps; linear between two samples",
     ),
     Quantity(
-        "step_time_p95_s", "step p95", MS, _of_latency(latency_p95_s), TABLES, short="step\np95 ms",
+        "step_time_p95_s", "step p95", MS, _of_latency(latency_p95_s), TABLES,
         about="the same; none where a call has many steps, in whose mean one slow step disappears",
     ),
     Quantity(
-        "step_time_p99_s", "step p99", MS, _of_latency(latency_p99_s), TABLES, short="step\np99 ms",
+        "step_time_p99_s", "step p99", MS, _of_latency(latency_p99_s), TABLES,
         about="the same; none from fewer than 368 calls, which cannot bound it with 95 % confidence",
     ),
     Quantity(
@@ -306,14 +296,13 @@ QUANTITIES = (
     ),
     Quantity(
         "compile_time_s", "compile, cold", SECONDS, lambda result: result.compile_time_s, TABLES,
-        short="compile\ns",
         about="the 3 first calls with empty caches less 3 median warm calls: tracing, compilation, autotuning, loading "
         "of kernels, graph capture. Inductor writes its cache in it, as by default; JAX does not. Of several ranks the "
         "largest",
     ),
     Quantity(
-        "compile_time_warm_s", "compile, warm", SECONDS, lambda result: result.compile_time_warm_s, TABLES,
-        absent=WARM, short="warm\ns",
+        "compile_time_warm_s", "compile, warm", SECONDS, lambda result: result.compile_time_warm_s, PAGE,
+        absent=WARM,
         about="the same of a process that finds the caches that another one filled; replicate 0, on one device",
     ),
     _memory(
@@ -350,7 +339,7 @@ QUANTITIES = (
     ),
     Quantity(
         "test_metric", "{metric.words}", None, _test_metric, TABLES,
-        absent=QUALITY, short="test\n{metric.name}", is_metric=True,
+        absent=QUALITY, is_metric=True,
         about="of the benchmark, such as the accuracy, after the last epoch; in inference with pretrained weights",
     ),
     Quantity(
@@ -376,7 +365,6 @@ QUANTITIES = (
     ),
     Quantity(
         "time_to_target_s", "time to {metric.name}", SECONDS, lambda result: result.time_to_target_s, TABLES,
-        short="to goal\ns",
         about="training time to the end of the first epoch whose test metric reaches `target_metric`; no compilation, "
         "no evaluation",
     ),

@@ -313,8 +313,6 @@ class Model:
     """What a reader calls the model, as in `Train a small CNN`; its name where this is empty."""
     batch_norm: BatchNorm | None = None
     """Where it has such layers: the samples of a batch depend on each other, and not all of the state is weights."""
-    reference: "Reference | None" = None
-    """What its source says of it."""
     parameter_count: int | None = None
     """With the benchmark's default sizes."""
     published: Published | None = None
@@ -329,18 +327,6 @@ class Model:
     @property
     def of_graphs(self) -> bool:
         return Layer.GRAPH in self.layers
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reference:
-    """Of a model as its source publishes it, which may have another number of outputs."""
-
-    source: str
-    outputs: int
-    parameter_count: int
-    multiply_adds: int
-    accuracy: float
-    """Top-1, 0 to 1, over the source's own classes."""
 
 
 @dataclass(frozen=True, kw_only=True)

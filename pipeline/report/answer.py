@@ -17,7 +17,7 @@ from harness.results.record import Record
 from harness.results.sequential import RatioEstimate
 from harness.results.statistics import SAME_WITHIN, Interval
 from harness.work.declared import use_case, use_case_names
-from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, Setup, scaling, tally
+from pipeline.report.compare import NAMES, Mode, Row, Section, Setup, scaling, tally
 from pipeline.report.declared import model_of, task_of
 from pipeline.report.table import Line, Table, texts
 from pipeline.report.why_words import why_of_row
@@ -38,7 +38,7 @@ from pipeline.report.wording import (
 
 Outcome = Literal["faster", "same", "open", "none"]
 """A side is named; both are the same within 1 %; there is a ratio without a verdict; there is no ratio."""
-NO_OTHERS: OneDevice = {}
+NOT_DECIDED = "not decided"
 MOST_ROWS = 12
 """Of one device. With more there is one answer for each section."""
 AGAINST = ("mixed_environment", "other_gpu_read", "other_processes", "throttled", "low_clocks", "overruled")
@@ -58,10 +58,9 @@ class Answer:
     faster: Framework | None
     """The side that the estimate is on, also where there is no verdict; None at 1, or without a ratio."""
     who: str
-    """`JAX`, `the same`, `not decided`, `so far JAX`, `no verdict, JAX`, `no ratio`"""
-    by: str
-    """`1.06 × (1.04 to 1.09)`, `within 1 % (0.998 to 1.004)`, `between JAX 4 % and PyTorch 1 % faster`, or why there is
-    no ratio."""
+    """`JAX`, `the same`, NOT_DECIDED, `so far JAX`, `no verdict, JAX`, `no ratio`"""
+    amount: str
+    """`1.06 ×`, `within 1 %`, `between JAX 4 % and PyTorch 1 % faster`, or why there is no ratio."""
     ratio: float | None
     """JAX's throughput over PyTorch's."""
     interval: Interval | None
@@ -80,28 +79,38 @@ class Answer:
     """The one thing that speaks against it, or that would decide it."""
 
     @property
+    def ends(self) -> str:
+        """`(1.04 to 1.09)`, of the side that is named; empty where there is no interval, or the amount has its ends."""
+        if self.interval is None or self.who == NOT_DECIDED:
+            return ""
+        low, high = self.interval
+        if self.outcome != "same" and self.faster == "torch":
+            low, high = 1 / high, 1 / low
+        return f"({times(low)} to {times(high)})"
+
+    @property
+    def by(self) -> str:
+        """`1.06 × (1.04 to 1.09)`"""
+        return f"{self.amount} {self.ends}".strip()
+
+    @property
     def sentence(self) -> str:
         """`JAX 1.06 × faster (1.04 to 1.09)`"""
-        if self.outcome != "faster":
-            return f"{self.who}: {self.by}" if self.by else self.who
-        factor, _, interval = self.by.partition(" (")
-        return f"{self.who} {factor} faster" + (f" ({interval}" if interval else "")
+        if self.outcome == "faster":
+            return f"{self.who} {self.amount} faster {self.ends}".strip()
+        return f"{self.who}: {self.by}" if self.by else self.who
 
 
-def answer_of(section: Section, row: Row, alone: OneDevice = NO_OTHERS) -> Answer:
-    """
-    Args:
-        alone: what ran on one device, for the efficiency of several.
-    """
+def answer_of(section: Section, row: Row) -> Answer:
     setup, estimate = section.setup, row.ratio
     best = [row.best(framework) for framework in FRAMEWORKS]
-    outcome, who, by = _in_words(estimate, row.why_no_ratio or "")
+    outcome, who, amount = _in_words(estimate, row.why_no_ratio or "")
     samples = task_of(setup.cell.benchmark).samples
     speeds = [number(mode.throughput_samples_per_s) if mode else "" for mode in best]
     said = zip(FRAMEWORKS, speeds, strict=True)
     cold = [_ready(mode) if mode else "" for mode in best]
     in_turns = " in turns" if all(mode and _took_turns(mode.records[-1]) for mode in best) else ""
-    more = declared_text(row), _scaling(setup, row, best, alone), pays_after(row)
+    more = declared_text(row), _scaling(section, row, best), pays_after(row)
     return Answer(
         setup=setup,
         work=_work(setup, row.variant.model),
@@ -109,7 +118,7 @@ def answer_of(section: Section, row: Row, alone: OneDevice = NO_OTHERS) -> Answe
         outcome=outcome,
         faster=_side(estimate.value if estimate else None),
         who=who,
-        by=by,
+        amount=amount,
         ratio=estimate.value if estimate else None,
         interval=estimate.interval if estimate else None,
         speeds=", ".join(f"{NAMES[one]} {speed} {samples}/s" for one, speed in said if speed),
@@ -128,9 +137,9 @@ def summary_of(section: Section) -> Answer:
     counts = [f"{name} in {count}" for name, count in found.verdicts.items() if count]
     counts += [f"no ratio in {found.without_ratio}"] if found.without_ratio else []
     mean = found.mean
-    outcome, who, by = _in_words(mean, "")
+    outcome, who, amount = _in_words(mean, "")
     if mean and outcome == "open" and mean.interval:
-        who, by = "not decided", between(mean.interval)
+        who, amount = NOT_DECIDED, between(mean.interval)
     return Answer(
         setup=setup,
         work=use_case_title(setup.cell),
@@ -138,7 +147,7 @@ def summary_of(section: Section) -> Answer:
         outcome=outcome,
         faster=_side(mean.value if mean else None),
         who=who,
-        by=by,
+        amount=amount,
         ratio=mean.value if mean else None,
         interval=mean.interval if mean else None,
         speeds=", ".join(counts),
@@ -157,33 +166,21 @@ def _ready(mode: Mode) -> str:
 def _in_words(estimate: RatioEstimate | None, why_none: str) -> tuple[Outcome, str, str]:
     if estimate is None:
         return "none", "no ratio", why_none
-    if estimate.doubt:
-        return "open", f"no verdict, {NAMES[_side(estimate.value) or 'jax']}", _factor(estimate)
-    if estimate.names_a_side:
-        return "faster", estimate.verdict.partition(" ")[0], _factor(estimate)
-    if estimate.verdict == "same":
-        return "same", "the same", f"within {100 * (SAME_WITHIN - 1):.0f} %{_range(estimate.interval)}"
-    if estimate.p is not None:
-        return "open", "not decided", between(estimate.interval)
     side = _side(estimate.value)
-    return "open", f"so far {NAMES[side]}" if side else "so far the same", _factor(estimate)
+    factor = f"{times(max(estimate.value, 1 / estimate.value))} ×"
+    if estimate.doubt:
+        return "open", f"no verdict, {NAMES[side or 'jax']}", factor
+    if estimate.names_a_side:
+        return "faster", estimate.verdict.partition(" ")[0], factor
+    if estimate.verdict == "same":
+        return "same", "the same", f"within {100 * (SAME_WITHIN - 1):.0f} %"
+    if estimate.p is not None:
+        return "open", NOT_DECIDED, between(estimate.interval)
+    return "open", f"so far {NAMES[side]}" if side else "so far the same", factor
 
 
 def _side(ratio: float | None) -> Framework | None:
     return None if ratio is None or ratio == 1 else "jax" if ratio > 1 else "torch"
-
-
-def _factor(estimate: RatioEstimate) -> str:
-    """`1.06 × (1.04 to 1.09)`, of the side that it is on: at least 1."""
-    if estimate.value >= 1:
-        return f"{times(estimate.value)} ×{_range(estimate.interval)}"
-    interval = estimate.interval
-    turned = None if interval is None else Interval(1 / interval.high, 1 / interval.low)
-    return f"{times(1 / estimate.value)} ×{_range(turned)}"
-
-
-def _range(interval: Interval | None) -> str:
-    return "" if interval is None else f" ({times(interval.low)} to {times(interval.high)})"
 
 
 def _work(setup: Setup, model: str) -> str:
@@ -205,14 +202,18 @@ def _detail(setup: Setup, row: Row) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _scaling(setup: Setup, row: Row, best: Iterable[Mode | None], alone: OneDevice) -> str:
-    """`Of 2 times one device: JAX 87% (strong), PyTorch 91% (strong)`"""
-    parts = []
-    for mode in best:
-        found = scaling_texts(scaling(setup, row, mode, alone)) if mode else []
-        shares = [f"{text} ({kind})" for kind, text in zip(("strong", "weak"), found, strict=False) if text]
-        parts += [f"{NAMES[mode.framework]} {', '.join(shares)}"] if mode and shares else []
-    return f"Of {setup.cell.devices} times one device: {'; '.join(parts)}" if parts else ""
+def _scaling(section: Section, row: Row, best: Iterable[Mode | None]) -> str:
+    """`Of 2 times one device: JAX 87% (strong), 9% (communication); PyTorch 91% (strong)`, and what differs from the
+    measurement on one device, whose value is first."""
+    devices, parts = section.setup.cell.devices, []
+    for mode in filter(None, best):
+        found = scaling(section, row, mode)
+        words = [f"{text} ({kind})" for kind, text in scaling_texts(found).items()]
+        words += [f"not equal: {differing}"] if words and (differing := unequal(found)) else []
+        parts += [f"{NAMES[mode.framework]} {', '.join(words)}"] if words else []
+    if parts:
+        return f"Of {devices} times one device: {'; '.join(parts)}"
+    return "No scaling efficiency: nothing was measured of this work on one device" if devices > 1 else ""
 
 
 def _took_turns(record: Record) -> bool:
@@ -240,13 +241,12 @@ class Group:
     quick: bool
     sample: bool
     sections: tuple[Section, ...]
-    alone: OneDevice
 
     @cached_property
     def answers(self) -> list[Answer]:
         if sum(len(section.rows) for section in self.sections) > MOST_ROWS:
             return [summary_of(section) for section in self.sections if section.rows]
-        return [answer_of(section, row, self.alone) for section in self.sections for row in section.rows]
+        return [answer_of(section, row) for section in self.sections for row in section.rows]
 
     @property
     def headline(self) -> str:
@@ -284,7 +284,7 @@ class Group:
         return end_of_axis(one.ratio for one in self.answers)
 
 
-def groups_of(compared: Sequence[Section], alone: OneDevice = NO_OTHERS) -> list[Group]:
+def groups_of(compared: Sequence[Section]) -> list[Group]:
     """Full measurements before quick ones, real data before the sample, then by device, lab and software. Sections
     without any row are left out."""
     found: dict[tuple[bool, bool, str, str], list[Section]] = defaultdict(list)
@@ -293,7 +293,7 @@ def groups_of(compared: Sequence[Section], alone: OneDevice = NO_OTHERS) -> list
             setup = section.setup
             found[setup.quick, setup.data == "sample", setup.device, setup.apart].append(section)
     return [
-        Group(device=device, quick=quick, sample=sample, sections=tuple(sections), alone=alone)
+        Group(device=device, quick=quick, sample=sample, sections=tuple(sections))
         for (quick, sample, device, _), sections in sorted(found.items(), key=lambda item: item[0])
     ]
 

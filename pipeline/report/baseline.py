@@ -15,11 +15,11 @@ from harness.results.flags import comparable_throughput
 from harness.results.record import Record
 from harness.results.statistics import Interval, geometric_mean, unpaired_interval
 from pipeline.report.compare import NAMES, SAME, RowKey, Setup, data_id, device_name, row_labels, settings_digest
-from pipeline.report.conditions import conditions_of_another_time, side
+from pipeline.report.conditions import differing_names
 from pipeline.report.csv_files import csv_of
 from pipeline.report.software import Arms, Lab, Software, lab_of, software_of, words_apart
 from pipeline.report.table import Line, Table, group, texts
-from pipeline.report.wording import place_text
+from pipeline.report.wording import of_how_many
 
 MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 NOTHING_IN_COMMON = (
@@ -128,8 +128,8 @@ def _names(records: Sequence[Record]) -> list[tuple[str, str]]:
         of = one.measurement
         lab = labs[lab_of(one), NO_ARMS]
         setup = Setup(device=device_name(one), cell=of.cell, data=of.data, quick=of.quick, apart=lab)
-        label = f"{place_text(setup)}: {NAMES[of.framework]} {of.variant.key}"
-        keys.append((place_text(setup), RowKey(label, settings_digest(of), data_id(one))))
+        label = f"{setup.place}: {NAMES[of.framework]} {of.variant.key}"
+        keys.append((setup.place, RowKey(label, settings_digest(of), data_id(one))))
     labels = row_labels([key for _, key in keys], {key: one for (_, key), one in zip(keys, records, strict=True)})
     return [
         (place, one.measurement.variant.key + labels[key].removeprefix(key.label))
@@ -140,7 +140,6 @@ def _names(records: Sequence[Record]) -> list[tuple[str, str]]:
 def _change(then: Sequence[Record], now: Sequence[Record], place: str, mode: str) -> Change:
     first = now[0]
     speeds = [[speed for one in records if (speed := comparable_throughput(one))] for records in (then, now)]
-    differing = [one for one in conditions_of_another_time([(side(then[0]), side(first))]) if one.state == "differs"]
     return Change(
         framework=first.measurement.framework,
         place=place,
@@ -149,7 +148,7 @@ def _change(then: Sequence[Record], now: Sequence[Record], place: str, mode: str
         throughputs_samples_per_s=(geometric_mean(speeds[0]), geometric_mean(speeds[1])),
         replicates=(len(then), len(now)),
         interval=unpaired_interval(speeds[1], speeds[0]),
-        not_the_same=tuple(one.name for one in differing),
+        not_the_same=tuple(differing_names(then[0], first)),
     )
 
 
@@ -177,8 +176,7 @@ def baseline_table(changes: Sequence[Change], missing: Sequence[str], fail_above
     if few := sum(one.interval is None for one in changes):
         notes.append(f"Without interval and verdict, as a side has one process: {few} of {len(changes)}.")
     if differing := Counter(name for one in changes for name in one.not_the_same):
-        counts = ", ".join(f"{name} ({count} of {len(changes)})" for name, count in differing.most_common())
-        notes.append(f"Not the same then and now: {counts}.")
+        notes.append(f"Not the same then and now: {of_how_many(differing, len(changes))}.")
     if fail_above is not None:
         notes += [
             f"Slower by more than {fail_above * 100:g} %: {one.place}: {one.name}: {_ratio(one)}, {_in_time(one)}"

@@ -1,7 +1,7 @@
 """What the devices of a report can do at most, beside what their makers say. Pure but for `read_all_ceilings`."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.errors import RecordError
@@ -9,7 +9,7 @@ from harness.plan import FRAMEWORKS, Precision
 from harness.printable import printable
 from harness.results.ceilings import Attainable, CeilingsRecord, Reached, attainable, datasheet, read_ceilings
 from harness.results.quantities import number
-from pipeline.report.compare import NAMES, device_of
+from pipeline.report.compare import NAMES, Section, device_of
 from pipeline.report.table import Line, Table, numbers, texts
 
 PRECISIONS: tuple[Precision, ...] = ("fp64", "fp32", "tf32", "bf16", "fp16")
@@ -29,6 +29,10 @@ def attainable_of_devices(records: Iterable[CeilingsRecord]) -> DeviceCeilings:
     for record in records:
         by_device[device_of(record.environment)].append(record)
     return {device: attainable(found) for device, found in sorted(by_device.items())}
+
+
+def ceilings_of(compared: Sequence[Section]) -> DeviceCeilings:
+    return {one.setup.device: one.attainable for one in compared if one.attainable}
 
 
 def read_all_ceilings(*folders: Path) -> tuple[DeviceCeilings, list[str]]:

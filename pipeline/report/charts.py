@@ -63,7 +63,6 @@ RATIO, NUMBER, PERCENT = ",.6~r", ",.4~r", ".1%"
 FIELDS = {
     "mode": ("execution mode", ""),
     "place": ("where", ""),
-    "batch_size": ("batch size", ""),
     "chosen": ("best mode here", ""),
     "term": ("what", ""),
     "ratio": ("JAX / PyTorch", RATIO),
@@ -71,9 +70,6 @@ FIELDS = {
     "high": ("high", RATIO),
     "throughput": ("samples / s", NUMBER),
     "time_s": ("time (s)", NUMBER),
-    "step_ms": ("ms / step", NUMBER),
-    "speed_up": ("speed-up", NUMBER),
-    "mib": ("MiB", NUMBER),
     "ms": ("ms", NUMBER),
     "count": ("in a step", NUMBER),
     "intensity": ("operations / byte", NUMBER),
@@ -245,48 +241,25 @@ def learning_curves(points: Points, metric: Metric) -> Chart:
     )
 
 
-def throughput_over_batch_size(points: Points) -> Chart:
+def throughput_over(axis: str, title: str, points: Points) -> Chart:
+    """
+    Args:
+        axis: of the batch size, or of an option that is a number; ends the chart's name.
+        title: the same in words.
+    """
     return _small_multiples(
-        "throughput_over_batch_size",
-        "Throughput by batch size",
-        "Samples per second, median over processes. Bold: each framework's best mode at that batch size; pale: all its "
+        f"throughput_over_{axis}",
+        f"Throughput by {title}",
+        f"Samples per second, median over processes. Bold: each framework's best mode at that {title}; pale: all its "
         "modes. Both axes are logarithmic.",
         points,
         *_lines(
-            {"field": "batch_size", **_numbers("batch size", LOG_2, format="d", tickCount=5)},
+            {"field": "value", **_numbers(title, LOG_2, format="~g", tickCount=5)},
             {"field": "throughput", **_numbers("samples / s", LOG, format="~s", tickCount=4)},
-            _tooltip("flags", "framework", "mode", "chosen", "batch_size", "throughput", "low", "high"),
+            _tooltip(
+                *("flags", "framework", "mode", "chosen", "value", "throughput", "low", "high"), value=(title, NUMBER)
+            ),
         ),
-    )
-
-
-def over_option(name: str, title: str, caption: str, points: Points, *, y: str, axis: str) -> Chart:
-    """What an option that is a number does to each execution mode: a line for each, by its formulation and run.
-
-    Args:
-        y: the field; a speed-up has a line at 1.
-        axis: the option in words.
-    """
-    common: Spec = {
-        "x": {"field": "value", **_numbers(axis, LOG_2, format="~g", tickCount=5)},
-        "y": {"field": y, **_numbers(FIELDS[y][0], LOG, format=",.3~r", tickCount=4)},
-        "detail": {"field": "mode"},
-        **COLOR,
-    }
-    dash: Spec = {"strokeDash": {"field": "run_as", "type": "nominal", "title": None}}
-    shape: Spec = {"shape": {"field": "formulation", "type": "nominal", "title": None}}
-    told = _tooltip(
-        "framework", "mode", "value", y, *(("low", "high") if y == "speed_up" else ()), value=(axis, NUMBER)
-    )
-    at_1 = [_once("rule", {"y": {"datum": 1, "type": "quantitative", "scale": LOG}})] if y == "speed_up" else []
-    return _small_multiples(
-        name,
-        title,
-        f"{caption} Shape: formulation; dash: how it is run. Both axes are logarithmic.",
-        points,
-        *at_1,
-        {"mark": {"type": "line", "strokeWidth": 1.5}, "encoding": common | dash},
-        {"mark": {**POINT, "size": 45}, "encoding": {**common, **shape, "tooltip": told}},
     )
 
 

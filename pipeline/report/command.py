@@ -28,14 +28,12 @@ from pipeline.report.baseline import (
 )
 from pipeline.report.calibration import PUBLISHED_CALIBRATIONS, calibrated_devices, read_calibrations
 from pipeline.report.ceilings import read_all_ceilings
-from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, one_device, sections
+from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, sections
 from pipeline.report.csv_files import csv_text, phases_csv_text
 from pipeline.report.files import (
-    ReportFiles,
     figures,
     latex_tables,
     report_files,
-    require_targets,
     write_figures,
     write_tables,
     write_text,
@@ -69,9 +67,6 @@ TRY = "python main.py --benchmark mnist --use_case 1 --data sample --quick --wai
 class ReportOptions:
     """What the command line asks for. An empty tuple means all."""
 
-    html: Path | None = None
-    """None: in the report's folder, as for `csv`."""
-    csv: Path | None = None
     png: bool = False
     figures: bool = True
     details: bool = False
@@ -116,10 +111,10 @@ def print_summary(
     reading = read_records(dict.fromkeys(path for one in measurements.values() for path in results.record_files(one)))
     _print_refused(reading.refused, console)
     _print_about_fakes(reading.records, console)
-    alone = one_device(sections(_one_device_records(results, plans, console), judge))
-    compared = sections(reading.records, judge)
+    beside = sections(_one_device_records(results, plans, console), judge)
+    compared = sections(reading.records, judge, alone=beside[0].alone if beside else None)
     print_left_out(reading.records, console)
-    print_answers(compared, console, alone)
+    print_answers(compared, console)
     recorded = {record.measurement_id for record in reading.records}
     of_cells: dict[Cell, list[JobPlan]] = defaultdict(list)
     for plan in plans:
@@ -196,11 +191,9 @@ def _against_baseline(folders: Mapping[str, Results], options: ReportOptions, co
 
 def _report(folders: Mapping[str, Results], options: ReportOptions, console: "Console", judge: Judge) -> int:
     results = next(iter(folders.values()))
-    targets = report_files(results.report, html=options.html, csv=options.csv)
-    require_targets(targets, options.html, options.csv)
     reading = _read(folders, console)
     try:
-        return _show_and_write(folders, targets, options, reading, console, judge)
+        return _show_and_write(folders, options, reading, console, judge)
     except (ProjectError, OSError):
         raise
     except Exception as error:
@@ -208,32 +201,31 @@ def _report(folders: Mapping[str, Results], options: ReportOptions, console: "Co
         console.print(f"A record is odd ({why}); looking for it ...", style="yellow", markup=False, highlight=False)
     sound = without_odd_ones(reading, lambda records: _try(records, results, judge))
     _print_refused(sound.refused[len(reading.refused) :], console)
-    return _show_and_write(folders, targets, options, sound, console, judge)
+    return _show_and_write(folders, options, sound, console, judge)
 
 
 def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
     """All that a report does with records, for nothing but its errors."""
     compared = sections(records, judge)
-    alone = one_device(compared)
-    print_answers(compared, null_console(), alone)
-    print_details(compared, null_console(), alone)
-    page_html(compared, alone, records, (), results.root)
-    csv_text(compared, alone)
+    print_answers(compared, null_console())
+    print_details(compared, null_console())
+    page_html(compared, records, (), results.root)
+    csv_text(compared)
     phases_csv_text(compared)
-    latex_tables(compared, alone, {})
-    figures(report_files(results.report), compared, alone, png=False)
+    latex_tables(compared)
+    figures(report_files(results.report), compared, png=False)
     published_part(compared, records)
 
 
 def _show_and_write(
     folders: Mapping[str, Results],
-    files: ReportFiles,
     options: ReportOptions,
     reading: Reading,
     console: "Console",
     judge: Judge,
 ) -> int:
     results = next(iter(folders.values()))
+    files = report_files(results.report)
     ceilings, odd = read_all_ceilings(*(folder.ceilings for folder in folders.values()))
     _print_refused(odd, console)
     everything = sections(reading.records, judge, ceilings)
@@ -247,12 +239,11 @@ def _show_and_write(
     if not compared:
         print_line(console, _nothing(results, reading, everything))
         return 1
-    alone = one_device(everything)
     with_events = [one for folder in folders.values() for one in traces(compared, folder, files.traces)]
     if options.trace:
         with _progress("writing traces", len(with_events), console) as advance:
             _print_refused(write_traces(with_events, files.traces, advance), console)
-    to_draw = figures(files, compared, alone, png=options.png) if options.figures else []
+    to_draw = figures(files, compared, png=options.png) if options.figures else []
     with write_figures(files, to_draw) if options.figures else nullcontext([]) as drawn:  # while the rest is done here
         calibrations, refused = read_calibrations(
             [PUBLISHED_CALIBRATIONS, *(folder.calibration for folder in folders.values())]
@@ -260,27 +251,24 @@ def _show_and_write(
         cells, devices = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
         calibrated = calibrated_devices(calibrations, devices - {UNKNOWN_DEVICE})
         records = [r for r in reading.records if r.measurement.cell in cells and device_name(r) in devices]
-        ceilings = {device: found for device, found in ceilings.items() if device in devices}
         source, linked = " and ".join(str(one.root) for one in folders.values()), links(with_events, files.html)
         neighbours = _neighbours(folders.values(), records)
         page = page_html(
             compared,
-            alone,
             records,
             (*reading.refused, *refused),
             source,
             calibrated,
             traces=linked,
-            ceilings=ceilings,
             neighbours=neighbours,
         )
         write_text(files.html, page)
-        write_tables(files, compared, alone, ceilings, neighbours)
+        write_tables(files, compared, neighbours)
         if options.details:
-            print_details(compared, console, alone)
+            print_details(compared, console)
         print_left_out(records, console)
         _print_refused(refused, console)
-        print_answers(compared, console, alone, calibrated)
+        print_answers(compared, console, calibrated)
         for table in neighbours:
             print_table(table, console)
         with _progress("drawing figures", len(to_draw), console) as advance:

@@ -94,9 +94,9 @@ class Setup:
 
     @property
     def place(self) -> str:
-        """`mnist, use case 2 (train), on 2 x NVIDIA H200`"""
-        cell = self.cell
-        return f"{cell.benchmark}, use case {cell.use_case} ({cell.use_case_name}), on {self.devices}"
+        """`mnist, use case 2 (train), on 2 x NVIDIA H200 (quick run)`"""
+        cell, doubts = self.cell, f" ({', '.join(self.doubts)})" if self.doubts else ""
+        return f"{cell.benchmark}, use case {cell.use_case} ({cell.use_case_name}), on {self.devices}{doubts}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +107,8 @@ class Mode:
     execution_mode: str
     records: tuple[Record, ...]
     """In the order of their replicates."""
-    throughputs: dict[int, float]
-    """Samples per second of each replicate."""
-    numbers: dict[str, float]
-    """Of harness/results/quantities.py, by name: medians over replicates."""
     of_replicates: dict[int, dict[str, float]]
-    """The same of each replicate."""
-    replicates_with: dict[str, int]
-    """How many replicates have that number; the others never reached the goal, say."""
+    """Of each replicate the numbers of harness/results/quantities.py, by name."""
     flags: dict[str, str]
     attainable_operations_per_s: float | None = None
     """Of matrix products in its precision on its device (`main.py ceilings`); None where that was not measured."""
@@ -136,6 +130,22 @@ class Mode:
         """The mode that does the same on one device; its own name but for one process per node."""
         result = self.records[0].result
         return str(result.details.get("one_device_mode", self.execution_mode)) if result else self.execution_mode
+
+    @cached_property
+    def throughputs(self) -> dict[int, float]:
+        """Samples per second of each replicate."""
+        return {replicate: numbers[THROUGHPUT.name] for replicate, numbers in self.of_replicates.items()}
+
+    @cached_property
+    def replicates_with(self) -> Counter[str]:
+        """How many replicates have a number; the others never reached the goal, say."""
+        return Counter(name for numbers in self.of_replicates.values() for name in numbers)
+
+    @cached_property
+    def numbers(self) -> dict[str, float]:
+        """Medians over replicates, by name."""
+        every = self.of_replicates.values()
+        return {name: median([one[name] for one in every if name in one]) for name in self.replicates_with}
 
     @cached_property
     def throughput_samples_per_s(self) -> float:
@@ -250,11 +260,6 @@ class Row:
         return self.comparison is not None and self.declared is self.comparison
 
     @property
-    def may_be_chance(self) -> bool:
-        """A side is named, and would not be if the share of false names were held to 5 %."""
-        return may_be_chance(self.ratio, self.q)
-
-    @property
     def why_no_ratio(self) -> str | None:
         if self.comparison is not None:
             return self.comparison.why_no_ratio
@@ -279,6 +284,8 @@ class Section:
     why_exploratory: str | None = None
     """None where thresholds, headline pair and exclusions were fixed before the first of its records, as they are
     now."""
+    alone: "OneDevice" = field(default_factory=dict, compare=False, repr=False)
+    """What ran on one device, in any section: for the efficiency of several."""
 
 
 class Tally(NamedTuple):
@@ -308,12 +315,6 @@ OneDevice = dict[tuple[object, ...], Mode]
 """What ran on one device, by `_scaling_key`."""
 
 
-def headline(setup: Setup) -> str:
-    """What this was measured on, and whether it may be quoted."""
-    doubts = " on ".join(setup.doubts).capitalize()
-    return f"{setup.place}. {doubts}: not a result to quote." if doubts else f"{setup.place}."
-
-
 def device_name(record: Record) -> str:
     """What the framework computed on, if it came so far as to tell."""
     environment = record.environment
@@ -333,11 +334,6 @@ def device_of(environment: Mapping[str, Any]) -> str:
             return str(gpu.get("name") or own)
         return own if "MIG" in own else f"{own} MIG {(gpu.get('memory_total_bytes') or 0) / 2**30:.1f} GiB"
     return f"CPU: {(environment.get('cpu') or {}).get('model') or 'of unknown model'}"
-
-
-def newest(records: Iterable[Record]) -> list[Record]:
-    """Those that count, once each though several setups may have it."""
-    return list({id(one): one for of_setup in placed(records).values() for one in of_setup}.values())
 
 
 def placed(records: Iterable[Record]) -> dict[Setup, list[Record]]:
@@ -386,12 +382,16 @@ def _side(record: Record) -> int:
 
 
 def sections(
-    records: Iterable[Record], judge: Judge, ceilings: Mapping[str, Attainable] = NOTHING_MEASURED
+    records: Iterable[Record],
+    judge: Judge,
+    ceilings: Mapping[str, Attainable] = NOTHING_MEASURED,
+    alone: "OneDevice | None" = None,
 ) -> list[Section]:
     """One for each setup, in the order of their names.
 
     Args:
         ceilings: what devices can do, by their names.
+        alone: what ran on one device; None where all of it is among the records.
     """
     by_setup = placed(records)
     apart: dict[Setup, str] = {}
@@ -401,18 +401,26 @@ def sections(
         apart |= {setup: words[setup.lab, setup.arms] for setup in of_device}
     named = {replace(setup, apart=words): by_setup[setup] for setup, words in apart.items()}
     order = sorted(named, key=lambda one: (one.device, one.cell.name, one.quick, one.data, one.apart))
-    return _with_q([_section(setup, named[setup], judge, ceilings.get(setup.device)) for setup in order])
+    found = _with_q([_section(setup, named[setup], judge, ceilings.get(setup.device)) for setup in order])
+    alone = _one_device(found) if alone is None else alone
+    return [replace(section, alone=alone) for section in found]
 
 
 def _with_q(found: Sequence[Section]) -> list[Section]:
     """A family is what one device has measured in one way with one software: other records change no mark of it."""
-    marked: dict[int, Row] = {}
-    for family in {(section.setup.where, section.setup.doubts) for section in found}:
-        rows = [row for one in found if (one.setup.where, one.setup.doubts) == family for row in one.rows]
-        both = _q_values([row.ratio for row in rows]), _q_values([row.declared_ratio for row in rows])
-        for row, q, declared_q in zip(rows, *both, strict=True):
-            marked[id(row)] = replace(row, q=q, declared_q=declared_q)
-    return [replace(section, rows=tuple(marked[id(row)] for row in section.rows)) for section in found]
+    families: dict[tuple[str, tuple[str, ...]], list[Row]] = defaultdict(list)
+    for section in found:
+        families[section.setup.where, section.setup.doubts] += section.rows
+    marked = {family: iter(_marked(rows)) for family, rows in families.items()}
+    return [
+        replace(section, rows=tuple(next(marked[section.setup.where, section.setup.doubts]) for _ in section.rows))
+        for section in found
+    ]
+
+
+def _marked(rows: Sequence[Row]) -> list[Row]:
+    both = _q_values([row.ratio for row in rows]), _q_values([row.declared_ratio for row in rows])
+    return [replace(row, q=q, declared_q=declared_q) for row, q, declared_q in zip(rows, *both, strict=True)]
 
 
 def _q_values(ratios: Sequence[RatioEstimate | None]) -> list[float | None]:
@@ -423,6 +431,7 @@ def _q_values(ratios: Sequence[RatioEstimate | None]) -> list[float | None]:
 
 
 def may_be_chance(ratio: RatioEstimate | None, q: float | None) -> bool:
+    """A side is named, and would not be if the share of false names were held to 5 %."""
     return ratio is not None and ratio.names_a_side and q is not None and q > 1 - CONFIDENCE
 
 
@@ -691,17 +700,11 @@ def _mode(
     doubles: tuple[str, ...] = (),
 ) -> Mode:
     records = sorted(records, key=lambda record: record.measurement.replicate)
-    throughputs: dict[int, float] = {}
-    values: dict[str, list[float]] = defaultdict(list)
     of_replicates: dict[int, dict[str, float]] = {}
     flags: dict[str, str] = {}
     for record in records:
         assert record.result is not None, "only records with a number come here"
-        numbers = summary_numbers(record.result, operations_of(record.measurement))
-        throughputs[record.measurement.replicate] = numbers[THROUGHPUT.name]
-        of_replicates[record.measurement.replicate] = numbers
-        for name, value in numbers.items():
-            values[name].append(value)
+        of_replicates[record.measurement.replicate] = summary_numbers(record.result, operations_of(record.measurement))
         # Today's rules over yesterday's samples; what only the job could see was recorded.
         protocol = record.measurement.protocol
         flags = record.flags | quality_flags(record.result, record.environment, protocol.latency_calls) | flags
@@ -710,10 +713,7 @@ def _mode(
         framework=framework,
         execution_mode=execution_mode,
         records=tuple(records),
-        throughputs=throughputs,
-        numbers={name: median(found) for name, found in values.items()},
         of_replicates=of_replicates,
-        replicates_with={name: len(found) for name, found in values.items()},
         doubles=doubles,
         flags=flags,
         attainable_operations_per_s=attainable.peak(records[0].measurement.variant.precision) if attainable else None,
@@ -800,7 +800,7 @@ def _judgement(judgements: Sequence[Judgement]) -> Judgement:
     return min(judgements, key=lambda one: order.index(one.state), default=none)
 
 
-def one_device(compared: Sequence[Section]) -> OneDevice:
+def _one_device(compared: Sequence[Section]) -> OneDevice:
     return {
         _scaling_key(section.setup, row, mode, row.variant.batch_size, software): mode
         for section in compared
@@ -812,7 +812,8 @@ def one_device(compared: Sequence[Section]) -> OneDevice:
     }
 
 
-def scaling(setup: Setup, row: Row, mode: Mode, alone: OneDevice) -> Scaling:
+def scaling(section: Section, row: Row, mode: Mode) -> Scaling:
+    setup, alone = section.setup, section.alone
     devices, batch_size = setup.cell.devices, row.variant.batch_size
     if devices == 1 or mode.why_worthless:
         return Scaling(strong=None, weak=None, communication=None)

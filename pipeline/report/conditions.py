@@ -83,9 +83,10 @@ def conditions_of_one_framework(pairs: Sequence[tuple[Environment, Environment]]
     return _conditions(CONDITIONS_OF_ONE_FRAMEWORK, pairs)
 
 
-def conditions_of_another_time(pairs: Sequence[tuple[Environment, Environment]]) -> tuple[Condition, ...]:
-    """The same, with the place: of a record and of that which stands in its place."""
-    return _conditions(PLACE | CONDITIONS_OF_ONE_FRAMEWORK, pairs)
+def differing_names(old: Record, new: Record) -> list[str]:
+    """What is not the same in two records of one framework that were made at different times; the place, too."""
+    found = _conditions(PLACE | CONDITIONS_OF_ONE_FRAMEWORK, [(side(old), side(new))])
+    return [one.name for one in found if one.state == "differs"]
 
 
 def uses_gpu(environment: Environment) -> bool:

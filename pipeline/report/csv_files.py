@@ -9,7 +9,7 @@ from harness.results import quantities
 from harness.results.sequential import RatioEstimate
 from harness.results.statistics import PairedRatio
 from harness.results.thresholds import NEWEST
-from pipeline.report.compare import Comparison, Mode, OneDevice, Row, Section, Setup, one_device, scaling
+from pipeline.report.compare import Comparison, Mode, Row, Section, Setup, scaling
 from pipeline.report.phases import STATISTICS, all_times
 from pipeline.report.why import terms_of, why_of
 from pipeline.report.why_words import tensor_cores_text, why_sentence
@@ -19,11 +19,10 @@ Cells = dict[str, Any]
 """Of a line, by the titles of their columns; None where there is nothing."""
 
 
-def csv_text(compared: Sequence[Section], alone: OneDevice | None = None) -> str:
+def csv_text(compared: Sequence[Section]) -> str:
     """One line for each framework and execution mode; the ratio stands in the lines of its two, and that of the
     declared pair in the lines of that."""
-    alone = one_device(compared) if alone is None else alone
-    return csv_of(_line(one, row, mode, alone) for one in compared for row in one.rows for mode in row.modes)
+    return csv_of(_line(one, row, mode) for one in compared for row in one.rows for mode in row.modes)
 
 
 def phases_csv_text(compared: Sequence[Section]) -> str:
@@ -109,15 +108,14 @@ def _phase_lines(section: Section) -> Iterator[Cells]:
             }
 
 
-def _line(section: Section, row: Row, mode: Mode, alone: OneDevice) -> Cells:
-    setup = section.setup
-    efficiency = scaling(setup, row, mode, alone)
+def _line(section: Section, row: Row, mode: Mode) -> Cells:
+    efficiency = scaling(section, row, mode)
     interval = mode.throughput_interval
     fastest = row.best(mode.framework) is mode
     declared = row.declared is not None and mode in (row.declared.jax, row.declared.torch)
     comparison = row.comparison if fastest else None
     return {
-        **_key(setup, row, mode),
+        **_key(section.setup, row, mode),
         "fastest": fastest,
         "declared": declared,
         "modes_compared": modes_compared(row, mode.framework),

@@ -4,8 +4,7 @@ a name that is not declared any more still has a place in the report.
 
 from functools import cache
 
-from harness.plan import Framework
-from harness.work.declared import Mode, Model, benchmark, benchmark_names, use_case, use_case_names
+from harness.work.declared import Model, benchmark, benchmark_names
 from harness.work.tasks import Metric, Task
 
 UNKNOWN_TASK = Task(
@@ -15,7 +14,6 @@ UNKNOWN_TASK = Task(
     samples="samples",
     metric=Metric(name="metric", words="test metric", higher_is_better=True, format="number"),
 )
-NOT_DECLARED = "not declared"
 
 
 @cache
@@ -29,10 +27,3 @@ def model_of(benchmark_name: str, model_name: str) -> Model | None:
     if benchmark_name not in benchmark_names():
         return None
     return next((model for model in benchmark(benchmark_name).models if model.name == model_name), None)
-
-
-@cache
-def mode_of(framework: Framework, use_case_name: str, mode_name: str) -> Mode | None:
-    if use_case_name not in use_case_names():
-        return None
-    return next((mode for mode in use_case(use_case_name).modes[framework] if mode.name == mode_name), None)

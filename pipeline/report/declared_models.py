@@ -3,26 +3,25 @@
 from collections.abc import Iterator
 
 from harness.paths import README
-from harness.work.declared import benchmark, benchmark_names
+from harness.work.declared import Layer, benchmark, benchmark_names
 from pipeline.markdown import GeneratedPart, markdown_table
-from pipeline.report.declared import NOT_DECLARED
-from pipeline.report.models import ModelFacts
 
 PART_OF_README = GeneratedPart(begin="<!-- models:begin -->", end="<!-- models:end -->")
-
-
-def declared_models() -> Iterator[ModelFacts]:
-    for name in benchmark_names():
-        for model in benchmark(name).models:
-            counts = (model.parameter_count,) if model.parameter_count else ()
-            yield ModelFacts(benchmark=name, name=model.name, parameter_counts=counts, declared=model)
+KINDS = {Layer.ATTENTION: "attention", Layer.DEPTHWISE: "depthwise", Layer.BATCH_NORM: "BatchNorm"}
 
 
 def models_table() -> str:
-    head = ("benchmark", "model", "kind", "parameters", "GMAC")
-    return markdown_table(
-        head, (["" if cell == NOT_DECLARED else cell for cell in one.cells] for one in declared_models())
-    )
+    return markdown_table(("benchmark", "model", "kind", "parameters", "GMAC"), _lines())
+
+
+def _lines() -> Iterator[list[str]]:
+    """Empty where a size is not declared. GMAC: billions of multiply-adds of a sample's forward pass."""
+    for name in benchmark_names():
+        for model in benchmark(name).models:
+            kind = ", ".join(words for layer, words in KINDS.items() if layer in model.layers)
+            parameters = f"{model.parameter_count:,}" if model.parameter_count else ""
+            multiply_adds = f"{model.multiply_adds / 1e9:.3g}" if model.multiply_adds is not None else ""
+            yield [name, model.name, kind, parameters, multiply_adds]
 
 
 if __name__ == "__main__":

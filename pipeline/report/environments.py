@@ -2,8 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness.plan import FRAMEWORKS
@@ -11,30 +10,25 @@ from harness.results.installed import lock_words
 from harness.results.record import Record
 from pipeline.report.compare import NAMES, device_name
 from pipeline.report.conditions import cpu_list
+from pipeline.report.table import Line, Table, group, texts
 
 MOST_NAMED = 6
 """Of nodes, GPUs or jobs; the others are counted."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnvironmentGroup:
-    """Records that ran in the same software on the same kind of machine."""
-
-    title: str
-    records: int
-    facts: Mapping[str, str]
-    """Name to value, in the order to be shown."""
-    packages: Mapping[str, str]
-    variables: Mapping[str, str]
-
-
-def environment_groups(records: Iterable[Record]) -> list[EnvironmentGroup]:
+def environments_table(records: Iterable[Record]) -> Table:
+    """Below each title the facts of the records that ran in the same software on the same kind of machine."""
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         same = {"title": _title(record), **_facts(record)}
         same |= {name: record.environment.get(name) for name in ("packages", "variables")}
         groups[json.dumps(same, sort_keys=True, default=str)].append(record)
-    return sorted((_group(same) for same in groups.values()), key=lambda group: (group.title, -group.records))
+    lines: list[Line] = []
+    for of_group in sorted(groups.values(), key=lambda group: (_title(group[0]), -len(group))):
+        count = len(of_group)
+        lines.append(group(f"{_title(of_group[0])}: {count} record{'' if count == 1 else 's'}"))
+        lines += [Line([name, str(value)]) for name, value in _all_facts(of_group).items() if value not in (None, "")]
+    return Table(name="environments", title="Environments", caption="", columns=texts("what", "value"), lines=lines)
 
 
 def _title(record: Record) -> str:
@@ -61,11 +55,12 @@ def _facts(record: Record) -> dict[str, Any]:
     }
 
 
-def _group(records: Sequence[Record]) -> EnvironmentGroup:
+def _all_facts(records: Sequence[Record]) -> dict[str, Any]:
     environments = [record.environment for record in records]
     ends = sorted(record.ended_at for record in records)
     affinities = [(one.get("cpu") or {}).get("affinity") for one in environments]
-    facts = {
+    packages, variables = (environments[0].get(name) or {} for name in ("packages", "variables"))
+    return {
         "measured": ends[0] if ends[0] == ends[-1] else f"{ends[0]} to {ends[-1]}",
         "nodes": _distinct(one.get("node") for one in environments),
         "GPUs": _distinct((one.get("gpu") or {}).get("uuid") for one in environments),
@@ -73,14 +68,9 @@ def _group(records: Sequence[Record]) -> EnvironmentGroup:
         "Slurm jobs": _distinct((one.get("slurm") or {}).get("job_id") for one in environments),
         "pairing": _distinct((one.get("pairing") or {}).get("kind") for one in environments),
         **_facts(records[0]),
+        "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
+        "variables": ", ".join(f"{name}={value}" for name, value in variables.items()),
     }
-    return EnvironmentGroup(
-        title=_title(records[0]),
-        records=len(records),
-        facts={name: str(value) for name, value in facts.items() if value not in (None, "")},
-        packages=environments[0].get("packages") or {},
-        variables=environments[0].get("variables") or {},
-    )
 
 
 def _distinct(values: Iterable[Any]) -> str:

@@ -5,22 +5,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from harness.results.quantities import BY_NAME
 from harness.results.record import Record
 from pipeline.report.answer import Answer, answer_of, groups_of
 from pipeline.report.charts import (
     Chart,
     Points,
     learning_curves,
-    over_option,
     ratios,
     roofline,
-    throughput_over_batch_size,
+    throughput_over,
     time_by_class,
 )
 from pipeline.report.compare import MANY_STEPS, NAMES, Mode, Row, RowKey, Section, row_labels
 from pipeline.report.declared import task_of
-from pipeline.report.option_axis import OptionAxis, option_axis, speed_ups
 from pipeline.report.why import terms_of
 from pipeline.report.why_words import term_words
 from pipeline.report.wording import fastest_modes
@@ -44,8 +41,7 @@ def section_charts(section: Section) -> list[Chart]:
     found = [
         ratios("ratio", "JAX over PyTorch", _answer_points(answers)),
         learning_curves(list(_learning_points(section)), metric),
-        throughput_over_batch_size(list(_batch_points(section))),
-        *(_option_charts(axis) if (axis := option_axis(section)) else ()),
+        *_throughput_charts(section),
         time_by_class(terms, on_device=any(point["on_device"] for point in terms)),
         roofline(_roofline_points(section)),
     ]
@@ -60,7 +56,7 @@ def _answer_points(answers: Iterable[tuple[str, Answer]]) -> Points:
             "order": order,
             "ratio": _rounded(one.ratio),
             **_ends(one.interval),
-            "words": one.who + (f", {one.by.partition(' (')[0]}" if one.outcome == "faster" else ""),
+            "words": one.who + (f", {one.amount}" if one.outcome == "faster" else ""),
             "verdict": f"{NAMES[one.faster]} faster"
             if one.outcome == "faster" and one.faster
             else _OTHERS[one.outcome],
@@ -114,24 +110,46 @@ def _curve(record: Record) -> Iterable[tuple[int, float, float]]:
         yield point.epoch, time_s, point.test_metric
 
 
-def _batch_points(section: Section) -> Iterable[dict[str, Any]]:
-    """One for each batch size and mode, in a group for all rows that differ in their batch size only; none of what was
-    measured at one batch size, and of modes that are compared with nothing."""
-    found: dict[RowKey, list[Row]] = defaultdict(list)
+def _throughput_charts(section: Section) -> list[Chart]:
+    """Over the batch size, and over each option that is a number."""
+    options = dict.fromkeys(name for row in section.rows for name in row.variant.options)
+    return [
+        throughput_over(axis, _in_words(axis), list(_points_over(axis, section))) for axis in (BATCH_SIZE, *options)
+    ]
+
+
+BATCH_SIZE = "batch_size"
+
+
+def _in_words(axis: str) -> str:
+    """`models` is `number of models`; what is no plural has its own name."""
+    name = axis.replace("_", " ")
+    return f"number of {name}" if name.endswith("s") else name
+
+
+def _points_over(axis: str, section: Section) -> Iterable[dict[str, Any]]:
+    """One for each value and mode, in a group for all rows that differ in this alone; none of what was measured at one
+    value, of what has no place on a logarithmic axis, and of modes that are compared with nothing."""
+    found: dict[RowKey, list[tuple[float, Row]]] = defaultdict(list)
     for row in section.rows:
-        others = [row.variant.precision, *(str(value) for _, value in sorted(row.variant.options.items()))]
-        label = f"{row.variant.model} | {', '.join(others)}{MANY_STEPS if row.many_steps_in_a_call else ''}"
-        found[RowKey(label, row.settings_digest, row.data_id)].append(row)
+        variant = row.variant
+        value = {BATCH_SIZE: variant.batch_size, **variant.options}.get(axis)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            continue
+        others = [f"batch {variant.batch_size}"] if axis != BATCH_SIZE else []
+        others += [variant.precision, *(str(other) for name, other in sorted(variant.options.items()) if name != axis)]
+        label = f"{variant.model} | {', '.join(others)}{MANY_STEPS if row.many_steps_in_a_call else ''}"
+        found[RowKey(label, row.settings_digest, row.data_id)].append((value, row))
     labels = row_labels(found)
     for key, rows in found.items():
-        for row in sorted(rows, key=lambda row: row.variant.batch_size) if len(rows) > 1 else ():
+        for value, row in sorted(rows, key=lambda one: one[0]) if len(rows) > 1 else ():
             for mode in row.modes:
                 if not mode.why_worthless:
                     yield {
                         "group": labels[key],
                         **_named(mode),
                         "chosen": row.best(mode.framework) is mode,
-                        "batch_size": row.variant.batch_size,
+                        "value": value,
                         "flags": ", ".join(sorted(mode.flags)) or "none",
                         "throughput": _rounded(mode.throughput_samples_per_s),
                         **_ends(mode.throughput_interval),
@@ -201,45 +219,6 @@ def _roof(precision: str, peak: float, bytes_per_s: float, least: float, most: f
             "teraflops": _rounded(min(peak, intensity * bytes_per_s) / 1e12),
         }
         for intensity in (min(least, ridge) / 2, ridge, 2 * max(most, ridge))
-    ]
-
-
-def _option_charts(axis: OptionAxis) -> list[Chart]:
-    """Step time, speed-up over the loop and memory of each panel's lines, at each value."""
-    steps: Points = []
-    speed_up: Points = []
-    memory: Points = []
-    for panel in axis.panels:
-        for line in panel.lines:
-            loop = panel.loop(line.framework)
-            of_loop = speed_ups(line, loop) if loop is not None and panel.has_others(line.framework) else {}
-            for value, mode in line.modes.items():
-                point = {"group": panel.label, **_named(mode), "value": value}
-                point |= {"formulation": line.formulation, "run_as": line.run_as}
-                steps.append(point | {"step_ms": _rounded(mode.numbers["step_time_s"] * 1e3)})
-                if found := of_loop.get(value):  # the loop's own line is at 1
-                    speed_up.append(point | {"speed_up": _rounded(found.value), **_ends(found.interval)})
-                for kind in (BY_NAME["memory_step_peak_bytes"], BY_NAME["memory_pool_peak_bytes"]):
-                    if kind.name in mode.numbers:
-                        mib = _rounded(kind.scaled(mode.numbers[kind.name]))
-                        memory.append(point | {"group": f"{panel.label} | {kind.words}", "mib": mib})
-    name = axis.name
-    about_steps = "Median over replicates, of back-to-back steps; every execution mode."
-    about_speed_up = (
-        "Throughput of each mode over that of the same framework's own loop, geometric mean over paired replicates: "
-        f"{axis.loops}. So speed-ups do not compare the frameworks with each other."
-    )
-    about_memory = (
-        "Per device, median over replicates; every execution mode. Steady step: what tensors hold, which each "
-        "framework counts in its own way. Pool: what is reserved."
-    )
-    return [
-        over_option(f"{what}_over_{axis.option}", f"{title} by {name}", caption, points, y=y, axis=name)
-        for what, title, caption, points, y in (
-            ("step_time", "Time per step", about_steps, steps, "step_ms"),
-            ("speed_up", "Speed-up over the loop", about_speed_up, speed_up, "speed_up"),
-            ("memory", "Memory", about_memory, memory, "mib"),
-        )
     ]
 
 

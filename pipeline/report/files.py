@@ -3,27 +3,22 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from harness.errors import ProjectError
 from harness.files import way_out, write_atomically
-from harness.printable import printable
 from pipeline.report.answer import answers_table, groups_of
-from pipeline.report.ceilings import DeviceCeilings
 from pipeline.report.charts import PRINT, specification
-from pipeline.report.compare import OneDevice, Section, Setup, headline
+from pipeline.report.compare import Section, Setup
 from pipeline.report.csv_files import csv_text, phases_csv_text, why_csv_text
 from pipeline.report.drawing import Figure, drawn
 from pipeline.report.figures import section_charts
-from pipeline.report.page import PAGE_BEGINS
 from pipeline.report.scaling_axis import scaling_chart
 from pipeline.report.table import Table, latex
-from pipeline.report.tables import modes_table, report_tables, section_tables
+from pipeline.report.tables import report_tables, section_tables
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportFiles:
+class ReportFiles(NamedTuple):
     html: Path
     csv: Path
     phases: Path
@@ -34,41 +29,9 @@ class ReportFiles:
     """For ui.perfetto.dev."""
 
 
-def report_files(folder: Path, *, html: Path | None = None, csv: Path | None = None) -> ReportFiles:
-    return ReportFiles(
-        html=html or folder / "report.html",
-        csv=csv or folder / "comparison.csv",
-        phases=folder / "phases.csv",
-        why=folder / "why.csv",
-        tables=folder / "tables",
-        figures=folder / "figures",
-        traces=folder / "traces",
-    )
-
-
-REPORT_BEGINS = {"--html": PAGE_BEGINS, "--csv": "device,gpu,benchmark,use_case"}
-
-
-def require_targets(files: ReportFiles, html: Path | None, csv: Path | None) -> None:
-    """Raises ProjectError where a file that the command line names would replace what no report wrote."""
-    given = {flag: path for flag, path in (("--html", html), ("--csv", csv)) if path is not None}
-    for flag, path in given.items():
-        shown = f"{flag} {printable(str(path), keep='')}"
-        others = [getattr(files, name) for name in ("html", "csv", "phases") if f"--{name}" != flag]
-        if any(path.absolute() == other.absolute() for other in others):
-            raise ProjectError(f"{shown}: is where another file of the report goes; choose another name")
-        try:
-            if path.is_dir():
-                raise ProjectError(f"{shown}: is a folder; name a file")
-            if path.exists() and not (path.is_file() and _is_of_a_report(path, REPORT_BEGINS[flag])):
-                raise ProjectError(f"{shown}: exists, and no report wrote it; choose another name or remove it first")
-        except OSError as error:
-            raise ProjectError(f"{shown}: cannot be written: {error.strerror}; choose another name") from error
-
-
-def _is_of_a_report(path: Path, begins: str) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(begins)) == begins.encode()
+def report_files(folder: Path) -> ReportFiles:
+    names = ("report.html", "comparison.csv", "phases.csv", "why.csv", "tables", "figures", "traces")
+    return ReportFiles(*(folder / name for name in names))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -79,46 +42,39 @@ def write_text(path: Path, text: str) -> None:
 def write_tables(
     files: ReportFiles,
     compared: Sequence[Section],
-    alone: OneDevice,
-    ceilings: DeviceCeilings,
     neighbours: Sequence[Table],
 ) -> None:
-    write_text(files.csv, csv_text(compared, alone))
+    write_text(files.csv, csv_text(compared))
     write_text(files.phases, phases_csv_text(compared))
     write_text(files.why, why_csv_text(compared))
     _clear(files.tables, "*.tex")
-    for name, text in latex_tables(compared, alone, ceilings, neighbours).items():
+    for name, text in latex_tables(compared, neighbours).items():
         write_text(files.tables / f"{name}.tex", text)
 
 
-def latex_tables(
-    compared: Sequence[Section], alone: OneDevice, ceilings: DeviceCeilings, neighbours: Sequence[Table] = ()
-) -> dict[str, str]:
+def latex_tables(compared: Sequence[Section], neighbours: Sequence[Table] = ()) -> dict[str, str]:
     """File name (without its ending) to text: `overview` of all answers, the report's tables, and of each section its
-    tables, with one of the fastest modes alone (`-full`) as papers have it."""
+    tables."""
     answers = [answer for group in groups_of(compared) for answer in group.answers]
     tables = {"overview": latex(answers_table("overview", "JAX or PyTorch", answers))} if answers else {}
-    of_all = report_tables(compared, alone, ceilings, neighbours)
+    of_all = report_tables(compared, neighbours)
     tables |= {one.name: latex(one) for one in of_all}
     names = section_names(compared)
     for section in compared:
-        name, comment = names[section.setup], headline(section.setup)
-        found = [*section_tables(section, alone), modes_table(section, "paper")]
-        tables |= {f"{name}-{one.name}": latex(one, [comment]) for one in found if one.lines}
+        name, comment = names[section.setup], section.setup.place
+        tables |= {f"{name}-{one.name}": latex(one, [comment]) for one in section_tables(section) if one.lines}
     return tables
 
 
-def figures(
-    files: ReportFiles, compared: Sequence[Section], alone: OneDevice | None = None, *, png: bool
-) -> list[Figure]:
+def figures(files: ReportFiles, compared: Sequence[Section], *, png: bool) -> list[Figure]:
     """All that are to be drawn. Pure."""
     names = section_names(compared)
     found = [
-        (f"{names[section.setup]}-{chart.name}", headline(section.setup), chart)
+        (f"{names[section.setup]}-{chart.name}", section.setup.place, chart)
         for section in compared
         for chart in section_charts(section)
     ]
-    of_all = scaling_chart(compared, alone)
+    of_all = scaling_chart(compared)
     found += [(of_all.name, "JAX and PyTorch", of_all)] if of_all.points else []
     return [
         Figure(path=files.figures / name, specification=specification(chart, PRINT, title=title), png=png)

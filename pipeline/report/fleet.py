@@ -25,14 +25,12 @@ from pipeline.report.compare import (
     RowKey,
     Section,
     Setup,
-    headline,
     row_labels,
     sections,
 )
 from pipeline.report.conditions import uses_gpu
 from pipeline.report.reading import read_records
 from pipeline.report.table import Line, Table, group, numbers, texts
-from pipeline.report.wording import place_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -145,15 +143,6 @@ class Finding:
         chance = self.spread.within is not None and card not in self.spread.apart
         return card, f"{100 * self.spread.difference(card):+.1f} %{' (may be chance)' if chance else ''}"
 
-    @property
-    def sentence(self) -> str:
-        """`mnist, use case 1 (train), on NVIDIA H200: cnn-b64-fp32, JAX step.jit: between cards 1.8 %, within 0.3 %;
-        slowest n017, -6.0 %`"""
-        what = f"{place_text(self.setup)}: {self.row}, {self.name}"
-        kind = "slowest" if self.framework else "farthest"
-        between, within = _percent(self.spread.between), _percent(self.spread.within)
-        return f"{what}: between cards {between}, within {within}; {kind} {', '.join(self.odd_one)}"
-
 
 def findings(of_nodes: Iterable[tuple[Sequence[Section], Judge]]) -> list[Finding]:
     """Of what was measured on two cards at the least: for each row the modes of JAX, those of PyTorch, the ratio.
@@ -246,10 +235,9 @@ def _percent(deviation: float | None) -> str:
 
 def fleet_table(found: Sequence[Finding]) -> Table:
     lines: list[Line] = []
-    for place, one in enumerate(found):
-        title = f"{headline(one.setup)} {one.row}"
-        if place == 0 or title != f"{headline(found[place - 1].setup)} {found[place - 1].row}":
-            lines.append(group(title))
+    for one in found:
+        title = group(f"{one.setup.place}: {one.row}")
+        lines += [title] if title not in lines else []
         counts = [str(len(one.spread.means)), str(one.spread.replicates)]
         spreads = [_percent(one.spread.between), _percent(one.spread.within)]
         lines.append(Line([one.name, *counts, *spreads, *one.odd_one], one.framework, is_pale=not one.is_best))
@@ -292,8 +280,5 @@ def print_fleet(
             f"first: {TRY}",
         )
         return 1
-    for one in found:
-        if one.is_best:
-            print_wrapped(console, one.sentence)
     print_table(fleet_table(found), console)
     return 0

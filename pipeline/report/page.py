@@ -16,10 +16,9 @@ from harness.results.record import Record
 from pipeline.report import wording
 from pipeline.report.answer import Answer, Group, groups_of, place_on_axis
 from pipeline.report.calibration import CalibratedDevices, trust_sentences
-from pipeline.report.ceilings import DeviceCeilings
 from pipeline.report.charts import PAGE, Chart, specification
-from pipeline.report.compare import NAMES, OneDevice, Section, Setup
-from pipeline.report.environments import environment_groups, versions_and_days
+from pipeline.report.compare import NAMES, Section, Setup
+from pipeline.report.environments import environments_table, versions_and_days
 from pipeline.report.figures import section_charts
 from pipeline.report.left_out import left_out_lines
 from pipeline.report.scaling_axis import scaling_chart
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from markupsafe import Markup
 
-PAGE_BEGINS = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
-"""By which a page of a report is known."""
 TEMPLATES = REPOSITORY / "templates"
 EMBED = "window.vegaEmbed = vegaEmbed;"
 """What the page's own script uses of Vega."""
@@ -66,7 +63,6 @@ class Place:
 
 def page_html(
     compared: Sequence[Section],
-    alone: OneDevice,
     records: Sequence[Record],
     refused: Sequence[str],
     source: Path | str,
@@ -74,7 +70,6 @@ def page_html(
     now: datetime | None = None,
     *,
     traces: Mapping[str, str] | None = None,
-    ceilings: DeviceCeilings | None = None,
     neighbours: Sequence[Table] = (),
 ) -> str:
     """
@@ -84,29 +79,26 @@ def page_html(
         source: the folder of the records.
         calibrated: what is known of the verdicts on each device.
         traces: by the name of an explanation's timeline, where its trace is.
-        ceilings: what the devices can do.
         neighbours: the table of neighbours.py, where there is one.
     """
     from markupsafe import Markup
 
-    groups = groups_of(compared, alone)
-    places = [_place(index, section, alone, traces or {}) for index, section in enumerate(compared)]
-    overall = {chart.name: chart for chart in [scaling_chart(compared, alone)] if chart.points}
+    groups = groups_of(compared)
+    places = [_place(index, section, traces or {}) for index, section in enumerate(compared)]
+    overall = {chart.name: chart for chart in [scaling_chart(compared)] if chart.points}
     return template("report.html.j2").render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
         vega=Markup(_vega()),
         charts=Markup(_safe_json(_chart_data(places, overall))),
-        groups=groups,
+        groups=[(group, _how_sure(group, calibrated or {})) for group in groups],
         headline=groups[0].headline if groups else "Nothing has a number yet",
         measured=measured_sentence(records),
-        sure={id(group): _how_sure(group, calibrated or {}) for group in groups},
         places=places,
         place_ids={place.setup: place.id for place in places},
-        tables=report_tables(compared, alone, ceilings or {}, neighbours),
+        tables=[*report_tables(compared, neighbours), environments_table(records)],
         overall=overall,
         filters=_filters(places),
-        environments=environment_groups(records),
         left_out=left_out_lines(records),
         about_fakes=HEADLINE if any(is_of_a_fake(record.environment) for record in records) else "",
         refused=[printable(sentence) for sentence in refused],
@@ -127,7 +119,7 @@ def template(name: str) -> "Template":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"axis_of": axis_of, "id": id, "names": NAMES, "whose_side": wording.WHOSE_SIDE}
+    environment.globals |= {"axis_of": axis_of, "names": NAMES, "whose_side": wording.WHOSE_SIDE}
     environment.filters["with_code"] = _with_code
     return environment.get_template(name)
 
@@ -169,7 +161,7 @@ def _how_sure(group: Group, calibrated: CalibratedDevices) -> list[str]:
     return [*filter(None, found), *registered]
 
 
-def _place(index: int, section: Section, alone: OneDevice, traces: Mapping[str, str]) -> Place:
+def _place(index: int, section: Section, traces: Mapping[str, str]) -> Place:
     links = {
         f"{NAMES[one.mode.framework]} {one.mode.records[0].measurement.variant.key}": traces[timeline]
         for one in explained(section)
@@ -179,7 +171,7 @@ def _place(index: int, section: Section, alone: OneDevice, traces: Mapping[str, 
         id=f"s{index}",
         section=section,
         charts=section_charts(section),
-        tables=section_tables(section, alone),
+        tables=section_tables(section),
         traces=links,
     )
 

@@ -80,39 +80,29 @@ def without_odd_ones(reading: Reading, work: Callable[[Sequence[Record]], object
     foreseen, and none of them shall cost the others their report.
 
     Raises:
-        Exception: as `work` does for each of the records, which then is not theirs.
+        Exception: as `work` does where it fails for every record, or for none alone, which then is not theirs.
     """
-    every = range(len(reading.records))
     left_out: dict[int, Exception] = {}
 
-    def try_(numbers: Sequence[int]) -> Exception | None:
+    def search(numbers: Sequence[int]) -> None:
         try:
             work([reading.records[number] for number in numbers])
         except (ProjectError, OSError):
             raise
         except Exception as error:
-            return error
-        return None
+            if len(numbers) == 1:
+                left_out[numbers[0]] = error
+                return
+            before = len(left_out)
+            for half in (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]):
+                search(half)
+            if len(left_out) == before:
+                raise
 
-    def search(numbers: Sequence[int], beside: Sequence[int]) -> list[int]:
-        """Those of `numbers` that do no harm, alone and among those beside them."""
-        error = try_([*beside, *numbers]) if numbers else None
-        if error is None:
-            return list(numbers)
-        if len(numbers) == 1:
-            left_out[numbers[0]] = error
-            return []
-        middle = len(numbers) // 2
-        first = search(numbers[:middle], beside)
-        return first + search(numbers[middle:], [*beside, *first] if beside else [])
-
-    good = search(every, [])
-    if (error := try_(good)) is not None:
-        good = [*good[:1], *search(good[1:], good[:1])]  # no single one is odd alone; one of them is among the others
-    if not good and left_out:
-        raise next(iter(left_out.values()))
-    if error is not None and not left_out:
-        raise error
+    search(range(len(reading.records)))
+    if left_out and len(left_out) == len(reading.records):
+        raise left_out[0]
+    good = [number for number in range(len(reading.records)) if number not in left_out]
     sentences = [
         f"{reading.paths[number]}: no report can be made with it ({type(why).__name__}: {why}). It is left alone."
         for number, why in sorted(left_out.items())

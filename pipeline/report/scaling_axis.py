@@ -9,18 +9,15 @@ from typing import Any, NamedTuple
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.quantities import number
 from harness.results.statistics import PairedRatio
-from pipeline.report.ceilings import DeviceCeilings
 from pipeline.report.charts import Chart, devices_chart
 from pipeline.report.compare import (
     MANY_STEPS,
     NAMES,
     Mode,
-    OneDevice,
     Row,
     RowKey,
     Section,
     Setup,
-    one_device,
     row_labels,
     scaling,
 )
@@ -41,7 +38,7 @@ class Side(NamedTuple):
 
 
 class OnDevices(NamedTuple):
-    setup: Setup
+    section: Section
     row: Row
     sides: Mapping[Framework, Side]
 
@@ -71,24 +68,20 @@ class _Key(NamedTuple):
     batch_size: int
 
 
-def scaling_panels(compared: Sequence[Section], alone: OneDevice | None = None) -> list[ScalingPanel]:
-    """
-    Args:
-        alone: what ran on one device; None where all of it is among the sections.
-    """
-    alone = one_device(compared) if alone is None else alone
+def scaling_panels(compared: Sequence[Section]) -> list[ScalingPanel]:
     found: dict[_Key, dict[Count, OnDevices]] = defaultdict(dict)
-    for setup, row in ((section.setup, row) for section in compared for row in section.rows):
+    for section, row in ((one, row) for one in compared for row in one.rows):
+        setup = section.setup
         devices, whole = setup.cell.devices, row.variant.batch_size
         for kind, size in (("strong", whole), *((("weak", whole // devices),) if whole % devices == 0 else ())):
             sides = {}
             for framework in FRAMEWORKS:
                 if mode := row.best(framework):
-                    sides[framework] = Side(mode, getattr(scaling(setup, row, mode, alone), kind))
+                    sides[framework] = Side(mode, getattr(scaling(section, row, mode), kind))
             points, count = found[_key(setup, row, kind, size)], (devices, setup.cell.nodes)
             # One device may have been asked for by two names: the row with a ratio counts, else the first.
             if sides and (count not in points or (points[count].row.ratio is None and row.ratio is not None)):
-                points[count] = OnDevices(setup, row, sides)
+                points[count] = OnDevices(section, row, sides)
     panels = {key: dict(sorted(found[key].items())) for key in sorted(found) if len(found[key]) > 1}
     largest = {key: [*points.values()][-1] for key, points in panels.items()}
     keys = {key: RowKey(_label(largest[key], key), *key.work[1:3]) for key in panels}
@@ -107,7 +100,7 @@ def _key(setup: Setup, row: Row, kind: str, size: int) -> _Key:
 
 
 def _label(largest: OnDevices, key: _Key) -> str:
-    setup, row = largest.setup, largest.row
+    setup, row = largest.section.setup, largest.row
     title = use_case_title(setup.cell)
     variant = row.variant.model_copy(update={"batch_size": key.batch_size}).comparison_key
     doubts = f" ({', '.join(setup.doubts)})" if setup.doubts else ""
@@ -116,11 +109,9 @@ def _label(largest: OnDevices, key: _Key) -> str:
     return f"{setup.cell.benchmark}, {title}, {variant}{steps}; {kind}; on {setup.where}{doubts}"
 
 
-def scaling_over_devices(
-    compared: Sequence[Section], ceilings: DeviceCeilings, alone: OneDevice | None = None
-) -> Table:
+def scaling_over_devices(compared: Sequence[Section]) -> Table:
     lines = []
-    for panel in scaling_panels(compared, alone):
+    for panel in scaling_panels(compared):
         lines.append(group(panel.label))
         for (devices, nodes), point in panel.points.items():
             ratio = point.row.ratio
@@ -129,7 +120,7 @@ def scaling_over_devices(
             shown = f"{times(ratio.value)}{bracket(ratio.interval)}" if ratio else "none"
             modes = [side.mode.execution_mode if side else "" for side in sides]
             count = f"{devices} on {nodes} nodes" if nodes > 1 else str(devices)
-            lines.append(Line([count, *numbers_of, shown, *modes, _all_reduce(ceilings, point.setup)]))
+            lines.append(Line([count, *numbers_of, shown, *modes, _all_reduce(point.section)]))
     return Table(
         name="scaling_over_devices",
         title="Scaling over the number of devices",
@@ -151,11 +142,11 @@ def scaling_over_devices(
     )
 
 
-def _all_reduce(ceilings: DeviceCeilings, setup: Setup) -> str:
+def _all_reduce(section: Section) -> str:
     """`210 / 232`; empty where nobody has measured it, which is done within one node."""
-    attainable = ceilings.get(setup.device) if setup.cell.nodes == 1 else None
-    reached = attainable.all_reduce.items() if attainable else ()
-    of_sizes = [one.by_framework for (devices, _), one in reached if devices == setup.cell.devices]
+    cell, attainable = section.setup.cell, section.attainable
+    reached = attainable.all_reduce.items() if attainable and cell.nodes == 1 else ()
+    of_sizes = [one.by_framework for (devices, _), one in reached if devices == cell.devices]
     largest = of_sizes[-1] if of_sizes else {}
     return " / ".join(number(largest[one] / 1e9) if one in largest else "-" for one in FRAMEWORKS) if largest else ""
 
@@ -164,9 +155,9 @@ def _cells(side: Side, devices: int) -> list[str]:
     return [number(side.mode.throughput_samples_per_s), share_text(side.efficiency) if devices > 1 else "100%"]
 
 
-def scaling_chart(compared: Sequence[Section], alone: OneDevice | None = None) -> Chart:
+def scaling_chart(compared: Sequence[Section]) -> Chart:
     """A point for each panel, number of devices, framework and of throughput and efficiency."""
-    return devices_chart([point for panel in scaling_panels(compared, alone) for point in _points(panel)])
+    return devices_chart([point for panel in scaling_panels(compared) for point in _points(panel)])
 
 
 def _points(panel: ScalingPanel) -> Iterable[dict[str, Any]]:

@@ -76,7 +76,7 @@ def terminal_table(table: Table) -> "RichTable":
     shown = [place for place, column in enumerate(table.columns) if not column.is_detail]
     for place in shown:
         column = table.columns[place]
-        title = column.title.replace(" ", "\n") if column.is_number else column.title
+        title = column.title.replace(",", "").replace(" ", "\n") if column.is_number else column.title
         found.add_column(title, justify="right" if column.is_number else "left", overflow="fold", no_wrap=place == 0)
     indent = "  " if any(line.is_group for line in table.lines) else ""
     whole = [line for line in table.lines if not line.is_group]

@@ -1,21 +1,16 @@
 """The report's tables, each made once: the terminal, the page, LaTeX and Markdown write the same values."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from harness.results.kernel_names import class_of
 from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
-from harness.results.sequential import FIRST_LOOK
 from harness.results.statistics import calls_needed
 from harness.work.tasks import Metric
 from pipeline.report.answer import answer_of, answers_table
-from pipeline.report.ceilings import DeviceCeilings, ceilings_table
-from pipeline.report.compare import NAMES, Mode, OneDevice, Row, Section, scaling
+from pipeline.report.ceilings import ceilings_of, ceilings_table
+from pipeline.report.compare import NAMES, Mode, Row, Section
 from pipeline.report.declared import task_of
-from pipeline.report.devices_axis import devices_table
-from pipeline.report.models import models_of, models_table
-from pipeline.report.option_axis import compared_speed_ups, option_axis, values_text, where_it_wins
-from pipeline.report.phases import STATISTICS, all_times, phases_absent, phases_of
+from pipeline.report.phases import all_times, phases_absent, phases_of
 from pipeline.report.scaling_axis import scaling_over_devices
 from pipeline.report.table import Column, Line, Table, group, numbers, texts
 from pipeline.report.why import TERMS, explained
@@ -23,32 +18,21 @@ from pipeline.report.why_words import ON_CPU, not_explained_lines, tensor_cores_
 from pipeline.report.wording import (
     absent_lines,
     best_of,
-    bracket,
     choice_note,
     differences,
     equal_names,
-    fastest_modes,
-    flag_places,
     milliseconds,
     quantity_lines,
-    scaling_texts,
-    times,
 )
 
-Where = Literal["page", "terminal", "paper"]
 
-
-def section_tables(section: Section, alone: OneDevice) -> list[Table]:
+def section_tables(section: Section) -> list[Table]:
     """All that a section has, in the order in which they are shown; those without a line are left out."""
     found = [
         rows_table(section),
-        flags_table(section),
         modes_table(section),
         quantities_table(section),
-        scaling_table(section, alone),
-        wins_table(section),
         phases_table(section),
-        phase_statistics_table(section),
         terms_table(section),
         kernels_table(section),
         sides_table(section),
@@ -65,56 +49,42 @@ def rows_table(section: Section) -> Table:
     return answers_table("answers", "Who is faster, row by row", [answer_of(section, row) for row in section.rows])
 
 
-def flags_table(section: Section) -> Table:
-    return Table(
-        name="flags",
-        title="What was noticed while measuring",
-        caption="Flags of single processes, and of ratios. An answer names the one that matters to it.",
-        columns=texts("flag", "what", "where"),
-        lines=[Line(cells) for cells in flag_places(section.rows)],
-    )
-
-
-def modes_table(section: Section, where: Where = "page") -> Table:
-    """Every execution mode below its variant, or for a paper the fastest alone; a column only where there is any
-    number."""
+def modes_table(section: Section) -> Table:
+    """Every execution mode below its variant; a column only where there is any number."""
     metric = _metric(section)
     there = {name for row in section.rows for mode in row.modes for name in mode.numbers}
-    on_terminal, of_paper = where == "terminal", where == "paper"
-    shown = shown_in("terminal" if on_terminal else "page")
-    columns = [one for one in shown if one.name in there and one is not THROUGHPUT]
-    head = [one.short_title(metric) if on_terminal else one.title(metric) for one in columns]
+    shown = [one for one in shown_in("page") if one.name in there and one is not THROUGHPUT]
     lines = []
     for row in section.rows:
         lines.append(group(row.label))
-        for mode in fastest_modes(row) if of_paper else row.modes:
+        for mode in row.modes:
             cells = [f"{NAMES[mode.framework]} {mode.name}", number(mode.throughput_samples_per_s)]
-            if not on_terminal:
-                interval = mode.throughput_interval
-                cells[1] += f" [{number(interval.low)}, {number(interval.high)}]" if interval else ""
-                cells += [str(len(mode.throughputs)), _role(row, mode)]
-            lines.append(Line([*cells, *(_number(mode, one, metric) for one in columns)], mode.framework))
-        for one in () if of_paper else row.only_screened:
+            interval = mode.throughput_interval
+            cells.append(f"{number(interval.low)} to {number(interval.high)}" if interval else "")
+            cells += [str(len(mode.throughputs)), _role(row, mode), " ".join(sorted(mode.flags))]
+            lines.append(Line([*cells, *(_number(mode, one, metric) for one in shown)], mode.framework))
+        for one in row.only_screened:
             cells = [f"{NAMES[one.framework]} {one.execution_mode}", f"({number(one.throughput_samples_per_s)})"]
-            cells += [] if on_terminal else ["0", "screened only"]
-            lines.append(Line([*cells, *[""] * len(columns)], one.framework, is_pale=True))
+            lines.append(Line([*cells, "", "0", "screened only", "", *[""] * len(shown)], one.framework, is_pale=True))
     return Table(
-        name="full" if of_paper else "modes",
-        title="All numbers of each framework's best mode" if of_paper else "Every execution mode in numbers",
+        name="modes",
+        title="Every execution mode in numbers",
         caption=(
             f"Medians over processes. {choice_note(section.rows)} Compile: what the first calls took more than later "
             "ones, with empty caches (cold) and with those of an earlier process (warm). No p95 where one call holds "
             f"many steps: a percentile of their means is not that of a step; no p99 from fewer than "
-            f"{calls_needed(0.99)} calls. Each framework counts the memory of a steady step in its own way."
+            f"{calls_needed(0.99)} calls. Each framework counts the memory of a steady step in its own way. "
+            "Flags: docs/reference.md says what each is; an answer names the one that matters to it."
         ),
         columns=[
             *texts("mode"),
-            *numbers("samples/s", *([] if on_terminal else ["processes"])),
-            *([] if on_terminal else texts("in the ratio")),
-            *numbers(*head),
+            *numbers("samples/s"),
+            *(Column("95 % interval", True, is_detail=True), Column("processes", True, is_detail=True)),
+            *(Column("in the ratio", is_detail=True), Column("flags", is_detail=True)),
+            *(Column(one.title(metric), True, is_detail="terminal" not in one.shown) for one in shown),
         ],
         lines=lines,
-        notes=[f"No number for {line}" for line in absent_lines(section.rows, on_terminal=on_terminal)],
+        notes=[f"No number for {line}" for line in absent_lines(section.rows)],
     )
 
 
@@ -152,63 +122,6 @@ def quantities_table(section: Section) -> Table:
     )
 
 
-def scaling_table(section: Section, alone: OneDevice) -> Table:
-    devices = section.setup.cell.devices
-    lines = []
-    for row in section.rows if devices > 1 else ():
-        for mode in row.modes:
-            found = scaling(section.setup, row, mode, alone)
-            shares = scaling_texts(found)
-            if any(shares):
-                cells = [f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", *shares, differences(found)]
-                lines.append(Line(cells, mode.framework))
-    none = devices > 1 and not any(line.cells[1] or line.cells[2] for line in lines)
-    return Table(
-        name="scaling",
-        title="Scaling efficiency",
-        caption=(
-            f"Throughput on {devices} devices over {devices} times that of one, which had the whole batch (strong) or "
-            f"1/{devices} of it (weak). Communication: the share of the step's time that goes when nothing is moved "
-            "between the devices."
-        ),
-        columns=[*texts("mode"), *numbers("strong", "weak", "communication"), *texts("not alike on one device")],
-        lines=lines,
-        notes=["No scaling efficiency: there is no record of the same work on one such device."] if none else [],
-    )
-
-
-def wins_table(section: Section) -> Table:
-    """From which value of a numeric option on each mode is faster than its framework's own loop."""
-    axis = option_axis(section)
-    lines = []
-    for panel in axis.panels if axis and axis.loops else ():
-        lines.append(group(panel.label))
-        for line in panel.lines:
-            loop = panel.loop(line.framework)
-            found = {} if loop is None or line.is_loop else compared_speed_ups(line, loop)
-            wins = where_it_wins(found) if loop and not line.is_loop else "no loop here" if not loop else "is the loop"
-            value, last = next(reversed(found.items()), (None, None))
-            cells = [f"{NAMES[line.framework]} {line.execution_mode}", wins]
-            cells.append(f"{times(last.value)}{bracket(last.interval)} at {value:g}" if last else "")
-            compared_at = line.modes if loop is None or line.is_loop else found
-            cells += [values_text(compared_at), values_text(line.out_of_memory)]
-            lines.append(Line(cells, line.framework))
-    about = f"Against the loop of the same framework: {axis.loops}. " if axis else ""
-    return Table(
-        name="wins",
-        title=f"From which {axis.name} on each execution mode wins" if axis else "",
-        caption=(
-            f"{about}Faster: the 95 % interval of the speed-up excludes 1 and does not lie within 1 % of it; compared "
-            f"where both have {FIRST_LOOK} processes."
-        ),
-        columns=[
-            *(*texts("mode", "faster than its loop"), *numbers("speed-up")),
-            *(Column("compared at", is_detail=True), *texts("out of memory at")),
-        ],
-        lines=lines,
-    )
-
-
 def phases_table(section: Section) -> Table:
     found = all_times(section)
     phases = phases_of(found)
@@ -226,32 +139,11 @@ def phases_table(section: Section) -> Table:
             "Milliseconds: median over processes of the median over runs. The clock waits for the device at the end of "
             "each phase, and of the whole step. In PyTorch the phases are the calls that a step makes. In JAX each is "
             "a program of its own, and their sum is not the step. Data generation and build, which makes models and "
-            "their optimizer, are no part of the step."
+            "their optimizer, are no part of the step. phases.csv has the mean, spread and extremes of each."
         ),
         columns=[*texts("mode"), *numbers(*(name.replace("_", " ") for name in phases), "whole step, p50")],
         lines=[line for of_row in lines.values() for line in of_row],
         notes=[f"No phases: {line}" for line in phases_absent(found)],
-    )
-
-
-def phase_statistics_table(section: Section) -> Table:
-    lines = []
-    for times_ in (one for one in all_times(section) if one.phases):
-        mode = times_.mode
-        lines.append(group(f"{NAMES[mode.framework]} {times_.row.label} {mode.execution_mode}", mode.framework))
-        lines += [
-            Line([phase.replace("_", " "), *(milliseconds(summary.get(name)) for name in STATISTICS)])
-            for phase, summary in times_.with_whole_step.items()
-        ]
-    return Table(
-        name="phase-statistics",
-        title="Phases of a step: mean, spread and extremes",
-        caption=(
-            "Milliseconds: median over processes of what the runs of each give. The standard deviation is that of the "
-            "runs of one process. phases.csv has them in seconds."
-        ),
-        columns=[*texts("phase"), *numbers(*STATISTICS)],
-        lines=lines,
     )
 
 
@@ -346,15 +238,11 @@ def sides_table(section: Section) -> Table:
     )
 
 
-def report_tables(
-    compared: Sequence[Section], alone: OneDevice, ceilings: DeviceCeilings, neighbours: Sequence[Table] = ()
-) -> list[Table]:
+def report_tables(compared: Sequence[Section], neighbours: Sequence[Table] = ()) -> list[Table]:
     """`neighbours`: that table, where there is one."""
     found = (
-        scaling_over_devices(compared, ceilings, alone),
-        devices_table(compared),
+        scaling_over_devices(compared),
         *neighbours,
-        ceilings_table(ceilings),
-        models_table(models_of(compared)),
+        ceilings_table(ceilings_of(compared)),
     )
     return [table for table in found if table.lines]

@@ -1,18 +1,17 @@
 """The report on the terminal: the answers, and with `--details` the tables of each section."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.plan import Framework
 from harness.results.record import Record
 from pipeline.report.answer import Answer, groups_of
 from pipeline.report.calibration import CalibratedDevices, trust_sentences
-from pipeline.report.compare import OneDevice, Section, headline
-from pipeline.report.devices_axis import devices_table
+from pipeline.report.compare import Section
 from pipeline.report.left_out import left_out_lines
 from pipeline.report.scaling_axis import scaling_over_devices
 from pipeline.report.table import Table, terminal_table
-from pipeline.report.tables import modes_table, scaling_table, sides_table, wins_table
+from pipeline.report.tables import modes_table, sides_table
 from pipeline.report.wording import chance_sentence, failure_lines
 
 if TYPE_CHECKING:
@@ -36,11 +35,9 @@ def null_console() -> "Console":
     return Console(file=io.StringIO(), width=80)
 
 
-def print_answers(
-    compared: Sequence[Section], console: "Console", alone: OneDevice, calibrated: CalibratedDevices | None = None
-) -> None:
+def print_answers(compared: Sequence[Section], console: "Console", calibrated: CalibratedDevices | None = None) -> None:
     """For each device: who is faster at how many, then each answer with its reason, then how sure that is."""
-    for group in groups_of(compared, alone):
+    for group in groups_of(compared):
         console.rule(style="dim")
         print_wrapped(console, group.headline, style="bold")
         if group.about:
@@ -76,18 +73,16 @@ def _print_answer(one: Answer, console: "Console") -> None:
         print_wrapped(console, f"But: {one.doubt}", indent=2, style="yellow")
 
 
-def print_details(compared: Sequence[Section], console: "Console", alone: OneDevice) -> None:
+def print_details(compared: Sequence[Section], console: "Console") -> None:
     """The tables that fit a terminal; the page has more columns and more tables."""
     for section in compared:
         console.rule(style="dim")
-        print_wrapped(console, headline(section.setup), style="bold")
-        for table in (modes_table(section, "terminal"), scaling_table(section, alone), wins_table(section)):
-            print_table(table, console)
+        print_wrapped(console, section.setup.place, style="bold")
+        print_table(modes_table(section), console)
         for line in sides_table(section).lines:
             if line.cells[2]:
                 print_wrapped(console, f"{line.cells[0]}: {line.cells[2]}")
-    print_table(scaling_over_devices(compared, {}, alone), console)
-    print_table(devices_table(compared), console)
+    print_table(scaling_over_devices(compared), console)
 
 
 def print_table(table: Table, console: "Console") -> None:
@@ -98,7 +93,7 @@ def print_table(table: Table, console: "Console") -> None:
         print_wrapped(console, note)
 
 
-def print_left_out(records: Iterable[Record], console: "Console") -> None:
+def print_left_out(records: Sequence[Record], console: "Console") -> None:
     for line in left_out_lines(records):
         print_wrapped(console, line)
 

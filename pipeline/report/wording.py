@@ -1,7 +1,7 @@
 """How numbers, ratios and doubts are put into words, the same on the terminal, in the page and in tables."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from harness.plan import FRAMEWORKS, Cell, Framework
@@ -10,7 +10,7 @@ from harness.results.record import Record
 from harness.results.sequential import FIRST_LOOK, RatioEstimate
 from harness.results.statistics import CONFIDENCE, SAME_WITHIN, Interval, PairedRatio, holm
 from harness.work.tasks import Metric
-from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section, Setup, may_be_chance
+from pipeline.report.compare import NAMES, Comparison, Mode, Row, Scaling, Section, may_be_chance
 
 WHOSE_SIDE = "Above 1, JAX is faster; below 1, PyTorch."
 """Of every ratio of the two, beside every table that has one."""
@@ -48,10 +48,11 @@ def milliseconds(seconds: float | None) -> str:
     return "" if seconds is None else number(seconds * 1e3)
 
 
-def scaling_texts(found: Scaling) -> list[str]:
-    """Strong, weak and communication: `87% [81%, 93%]`; nothing where there is none."""
+def scaling_texts(found: Scaling) -> dict[str, str]:
+    """Strong, weak and communication, of which there is any: `87% [81%, 93%]`."""
     moved = "" if found.communication is None else f"{found.communication:.0%}"
-    return [share_text(found.strong), share_text(found.weak), moved]
+    texts = {"strong": share_text(found.strong), "weak": share_text(found.weak), "communication": moved}
+    return {kind: text for kind, text in texts.items() if text}
 
 
 def share_text(ratio: PairedRatio | None) -> str:
@@ -112,7 +113,10 @@ def chance_sentence(compared: Sequence[Section]) -> str:
     judged = [(row, ratio) for row in rows if (ratio := row.ratio) and ratio.is_judged]
     if not judged:
         return ""
-    named, chance = sum(ratio.names_a_side for _, ratio in judged), sum(row.may_be_chance for row, _ in judged)
+    named, chance = (
+        sum(ratio.names_a_side for _, ratio in judged),
+        sum(may_be_chance(ratio, row.q) for row, ratio in judged),
+    )
     comparisons = "1 comparison has" if len(judged) == 1 else f"{len(judged)} comparisons have"
     winners = f"{named} winner{'' if named == 1 else 's'}"
     marked = f", of which {chance} may be luck after a correction for so many" if chance else ""
@@ -201,16 +205,9 @@ def differences(comparison: Comparison | Scaling) -> str:
     return "; ".join(f"{what}: {text}" for what, text in found.items() if text)
 
 
-def flag_places(rows: Iterable[Row]) -> list[list[str]]:
-    """Each flag once: its name, one of its sentences, and where it was seen."""
-    seen: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for row in rows:
-        for flag, sentence in (row.comparison.flags if row.comparison else {}).items():
-            seen[flag].append((row.label, sentence))
-        for mode in row.modes:
-            for flag, sentence in mode.flags.items():
-                seen[flag].append((f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", sentence))
-    return [[flag, places[0][1], _some([where for where, _ in places])] for flag, places in sorted(seen.items())]
+def of_how_many(names: Counter[str], of_all: int) -> str:
+    """`node (2 of 8), driver (1 of 8)`"""
+    return ", ".join(f"{name} ({count} of {of_all})" for name, count in names.most_common())
 
 
 def failure_lines(records: Sequence[Record]) -> list[str]:
@@ -258,12 +255,8 @@ def choice_note(rows: Iterable[Row]) -> str:
     return " ".join(note for word, note in notes.items() if word in words)
 
 
-def absent_lines(rows: Iterable[Row], *, on_terminal: bool = False) -> list[str]:
-    """Which numbers are missing beside a throughput and why, once for all modes and numbers of the same reason.
-
-    Args:
-        on_terminal: only the numbers that the terminal shows.
-    """
+def absent_lines(rows: Iterable[Row]) -> list[str]:
+    """Which numbers are missing beside a throughput and why, once for all modes and numbers of the same reason."""
     records = [
         (f"{NAMES[mode.framework]} {row.label} {mode.execution_mode}", record, record.result)
         for row in rows
@@ -273,8 +266,6 @@ def absent_lines(rows: Iterable[Row], *, on_terminal: bool = False) -> list[str]
     ]
     names: dict[tuple[str, str], list[str]] = defaultdict(list)
     for absence in absences():
-        if on_terminal and not absence.on_terminal:
-            continue
         places: dict[str, dict[str, None]] = defaultdict(dict)
         for label, record, result in records:
             if reason := absence.reason(record, result):
@@ -295,11 +286,6 @@ TITLES = {"per_sample_gradients": "Per-sample gradients"}
 def use_case_title(cell: Cell) -> str:
     """`Train`, for any use case, known here or not."""
     return TITLES.get(cell.use_case_name, cell.use_case_name.replace("_", " ").capitalize())
-
-
-def place_text(setup: Setup) -> str:
-    """`mnist, use case 2 (train), on 2 x NVIDIA H200 (quick run)`, in a line that names a place among others."""
-    return setup.place + (f" ({', '.join(setup.doubts)})" if setup.doubts else "")
 
 
 def on_devices(cell: Cell) -> str:

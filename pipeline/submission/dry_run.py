@@ -12,13 +12,12 @@ from pathlib import Path
 from harness.experiments.model import Config
 from harness.measure.gpu import NoGpu, open_gpu
 from harness.paths import Results
-from harness.plan import NEEDED_CAPABILITY, Framework, JobPlan, Pair
+from harness.plan import NEEDED_CAPABILITY, Framework, Pair
 from harness.printable import WIDTH, wrapped
 from harness.work.declared import Mode, use_case
-from pipeline.submission.estimate import Estimate, estimate_in_words, estimates_of, in_time
-from pipeline.submission.render import time_limits
-from pipeline.submission.submit import job_arguments
-from pipeline.submission.whole_nodes import WholeNode, at_once_in_words, jobs_of
+from pipeline.submission.estimate import Estimate, estimates_of
+from pipeline.submission.queue_job import QueueJob, pairs_of
+from pipeline.submission.submit import job_arguments, time_in_words
 
 HOUR_S = 3600.0
 MOST_IN_FULL = 3
@@ -61,7 +60,7 @@ def axes_of(pair: Pair) -> Axes:
 
 
 def print_dry_run(
-    pairs: Sequence[Pair],
+    jobs: Sequence[QueueJob],
     scripts: Mapping[str, Path],
     results: Results,
     *,
@@ -69,43 +68,32 @@ def print_dry_run(
     config: Config,
     verbose: bool = False,
     beside: Iterable[str] = (),
-    fleet: Mapping[str | None, Sequence[Pair]] | None = None,
-    nodes: Sequence[WholeNode] = (),
 ) -> int:
     """
     Args:
         executor: as on the command line; `auto` is Slurm also where there is no sbatch.
         verbose: also print the line that would submit each job.
         beside: further lines, before the last one.
-        fleet: what each node measures; the table and the estimate are those of one node.
-        nodes: the jobs that have a whole node for several of the pairs.
     """
-    fleet = fleet or {None: pairs}
-    of_nodes = {node: results.of_node(node) if node else results for node in fleet}
+    pairs = pairs_of(jobs)
     scheduler = "local" if executor == "local" else "slurm"
-    estimates = estimates_of(pairs, next(iter(of_nodes.values())), scheduler)
-    axes = _axes_of_all(pairs)
+    estimates = estimates_of(pairs, jobs[0].results(results), scheduler)
+    axes = [axes_of(pair) for pair in pairs]
     lines = [*_table(pairs, axes, estimates), "", *map(wrapped, _about_table(pairs))]
     if len(pairs) <= MOST_IN_FULL:
-        lines += [line for pair in pairs for line in _in_full(pair, axes[_work_of(pair)])]
+        lines += [line for pair, own in zip(pairs, axes, strict=True) for line in _in_full(pair, own)]
     has_sbatch = shutil.which("sbatch") is not None
     if executor == "local" or (executor == "auto" and not has_sbatch):
         lines += map(wrapped, _refused_here(pairs))
     if any(one.measurements for one in estimates):
-        limits = time_limits((pair.cell for pair in pairs), config) if scheduler == "slurm" else []
-        how = at_once_in_words(pairs, estimates, nodes)
-        words = estimate_in_words(estimates, limits, requeue=config.cluster.requeue, at_once=bool(how))
-        about = how or _first_hour(pairs, estimates, axes)
-        lines += ["", *map(wrapped, [words, *about])]
+        words, *how = time_in_words(jobs, estimates, config, scheduler)
+        lines += ["", *map(wrapped, [words, *(how or _to_have_less(estimates, axes))])]
     if scheduler == "slurm":
         from pipeline.submission.slurm import variables_in_words
 
         lines += [wrapped(found)] if (found := variables_in_words()) else []
     if verbose:
-        lines += [""]
-        for node, of_node in fleet.items():
-            jobs = jobs_of(of_node, nodes)
-            lines += (shlex.join(submission_command(one, scripts, of_nodes[node], executor, node)) for one in jobs)
+        lines += ["", *(shlex.join(submission_command(job, scripts, results, executor)) for job in jobs)]
     lines += beside
     if executor == "auto" and not has_sbatch:
         lines.append("There is no sbatch here: jobs would run on this machine, one after the other.")
@@ -119,61 +107,36 @@ def command_that_submits(words: Sequence[str]) -> str:
     return shlex.join(["python", *(word for word in words if word not in WITHOUT_EFFECT)])
 
 
-def measurement_count(plan: JobPlan) -> int:
-    """Without the screening."""
-    return len(plan.variants) * plan.protocol.replicates
-
-
-def submission_command(
-    job: Pair | WholeNode, scripts: Mapping[str, Path], results: Results, executor: str, node: str | None = None
-) -> list[str]:
+def submission_command(job: QueueJob, scripts: Mapping[str, Path], results: Results, executor: str) -> list[str]:
     """Of sbatch, or what the local queue starts."""
-    folder = results.new_job_folder(job.name)
+    folder = job.results(results).new_job_folder(job.name)
     if executor == "local":
-        return ["bash", str(scripts[job.name]), *job_arguments(folder, results)]
+        return ["bash", str(scripts[job.name]), *job_arguments(results, [folder])]
     from pipeline.submission.slurm import sbatch_command
 
-    return sbatch_command(scripts[job.name], folder.root, node=node)
+    return sbatch_command(scripts[job.name], folder.root, node=job.node)
 
 
-Work = tuple[int, ...]
-"""The identities of a job's variants, which thousands of jobs share."""
-
-
-def _work_of(pair: Pair) -> Work:
-    return tuple(id(plan.variants) for plan in pair.jobs)
-
-
-def _axes_of_all(pairs: Iterable[Pair]) -> dict[Work, Axes]:
-    return {_work_of(pair): axes_of(pair) for pair in _each_work(pairs)}
-
-
-def _table(pairs: Sequence[Pair], axes: Mapping[Work, Axes], estimates: Sequence[Estimate]) -> Iterator[str]:
+def _table(pairs: Sequence[Pair], axes: Sequence[Axes], estimates: Sequence[Estimate]) -> Iterator[str]:
     """A line for each job, but one for all parts of a cell, whose time is that of the longest."""
-    screened = {_work_of(pair): sum(len(plan.screened_variants()) for plan in pair.jobs) for pair in _each_work(pairs)}
     rows = [HEADINGS]
-    for _, parts in groupby(zip(pairs, estimates, strict=True), key=lambda one: (one[0].cell, one[0].frameworks)):
+    for _, parts in groupby(zip(pairs, axes, estimates, strict=True), key=lambda one: (one[0].cell, one[0].frameworks)):
         of_cell = list(parts)
-        pair, jobs = of_cell[0][0], len(of_cell)
+        pair, jobs, plans = of_cell[0][0], len(of_cell), [plan for one, _, _ in of_cell for plan in one.jobs]
         cell = pair.cell
         # The GPUs have a column of their own.
         whole = {"cell": cell.model_copy(update={"gpu": "any", "devices": 1}), "part": None}
         name = pair.model_copy(update=whole).words + (f", {jobs} jobs" if jobs > 1 else "")
         gpus = f"{cell.devices} x {cell.gpu}" if cell.devices > 1 else cell.gpu
-        short = sum(screened[_work_of(one)] for one, _ in of_cell)
-        count = sum(measurement_count(plan) for one, _ in of_cell for plan in one.jobs)
-        variants = sum(len(plan.variants) for one, _ in of_cell for plan in one.jobs)
-        counts = f"{variants:,}" if jobs > 1 else axes[_work_of(pair)].counts
-        longest = max((estimate for _, estimate in of_cell), key=lambda one: one.most_seconds)
+        short = sum(len(plan.screened_variants()) for plan in plans)
+        count = sum(len(plan.variants) * plan.protocol.replicates for plan in plans)
+        counts = f"{sum(len(plan.variants) for plan in plans):,}" if jobs > 1 else of_cell[0][1].counts
+        longest = max((estimate for _, _, estimate in of_cell), key=lambda one: one.most_seconds)
         rows.append((name, gpus, counts, f"{f'{short:,} + ' if short else ''}{count:,}", _span(longest)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
     for row in rows:
         yield (" " * gap).join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
-
-
-def _each_work(pairs: Iterable[Pair]) -> Iterable[Pair]:
-    return {_work_of(pair): pair for pair in pairs}.values()
 
 
 def _span(estimate: Estimate) -> str:
@@ -218,7 +181,7 @@ def _refused_here(pairs: Iterable[Pair]) -> Iterator[str]:
     gpu = open_gpu()
     capability = None if isinstance(gpu, NoGpu) else gpu.describe()["compute_capability"]
     refused: dict[str, dict[str, None]] = defaultdict(dict)
-    for pair in _each_work(pairs):
+    for pair in pairs:
         has_gpu = not isinstance(gpu, NoGpu) and not pair.cell.is_for_cpu
         for plan in pair.jobs:
             modes = {mode.name: mode for mode in use_case(pair.cell.use_case_name).modes[plan.framework]}
@@ -240,31 +203,10 @@ def _needs_gpu(framework: Framework, mode: Mode) -> bool:
     return mode.graph != "none" or mode.run_as == "max_autotune" or is_option_of_xla
 
 
-def _first_hour(pairs: Sequence[Pair], estimates: Sequence[Estimate], axes: Mapping[Work, Axes]) -> Iterator[str]:
-    """Of a plan that takes longer: what the first hour brings, what the rest adds, and how to have less."""
-    most_s = sum(one.most_seconds for one in estimates)
-    if most_s <= HOUR_S:
+def _to_have_less(estimates: Sequence[Estimate], axes: Sequence[Axes]) -> Iterator[str]:
+    """Of a plan that takes more than an hour: what makes it shorter."""
+    if sum(one.most_seconds for one in estimates) <= HOUR_S:
         return
-    left_s, done = HOUR_S, []
-    for pair, estimate in zip(pairs, estimates, strict=True):
-        if estimate.seconds > left_s:
-            break
-        left_s -= estimate.seconds
-        done.append(pair.words)
-    if len(done) < len(pairs):
-        next_one, estimate = pairs[len(done)], estimates[len(done)]
-        first = [f"the first look at each ratio of {_some(done)}"] if done else []
-        if left_s < estimate.screening_s:
-            first.append(f"{left_s / estimate.screening_s:.0%} of the screening of {next_one.words}")
-        else:
-            share = (left_s - estimate.screening_s) / (estimate.seconds - estimate.screening_s)
-            screening = "the screening and " if estimate.screenings else ""
-            first.append(f"{screening}{share:.0%} of the way to the first look of {next_one.words}")
-        yield f"The first hour brings {', and '.join(first)}."
-    if (rest_s := most_s - sum(one.seconds for one in estimates)) > 0:
-        yield f"After the first looks only ratios that are still open go on: {in_time(rest_s)} more at most."
-    flags = dict.fromkeys(
-        f"{flag}{found[0]}" for one in axes.values() for flag, found in one.values.items() if len(found) > 1
-    )
+    flags = dict.fromkeys(f"{flag}{found[0]}" for one in axes for flag, found in one.values.items() if len(found) > 1)
     parts = [*flags, *(["--run jit --run compiled"] if any(one.screenings for one in estimates) else []), "--quick"]
     yield f"To have less, name a part of it: {', '.join(parts)}."

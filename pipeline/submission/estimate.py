@@ -89,8 +89,6 @@ class Estimate:
     """Until the first look of each ratio, or the end where there is none."""
     most_seconds: float
     """Until the last one."""
-    screening_s: float
-    """The screenings alone, which come before the replicates."""
     longest_s: float
     """Of a measurement."""
     devices: int
@@ -150,7 +148,6 @@ def estimate_of(
         + (0 if durations.of_screening is None else left.screenings),
         seconds=seconds,
         most_seconds=seconds + sum(each_s.values()) * left.more,
-        screening_s=left.screenings * screening_s,
         longest_s=max(longest_s, screening_s if left.screenings else 0.0),
         devices=plan.cell.devices,
         trains=_trains(plan) and any(least.get(key, Least()).training_s is None for key in left.replicates),
@@ -195,7 +192,6 @@ def together(estimates: Sequence[Estimate]) -> Estimate:
         from_records=sum(one.from_records for one in estimates),
         seconds=sum(one.seconds for one in estimates),
         most_seconds=sum(one.most_seconds for one in estimates),
-        screening_s=sum(one.screening_s for one in estimates),
         longest_s=max(one.longest_s for one in estimates),
         devices=estimates[0].devices,
         trains=any(one.trains for one in estimates),

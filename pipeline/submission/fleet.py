@@ -7,15 +7,15 @@ one node do not replace those of another.
 import os
 import re
 import subprocess
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from harness.errors import ConfigError, SubmissionError
 from harness.experiments.model import Config
 from harness.paths import Results
-from harness.plan import Pair
 from pipeline.doctor_slurm import parse_gpu_types
+from pipeline.submission.queue_job import QueueJob
 from pipeline.submission.render import header_variables
 from pipeline.watching.slurm_states import CALL_TIMEOUT_S
 
@@ -24,30 +24,34 @@ UP = re.compile(r"(idle|mixed|allocated|completing|planned)[-+~#]?")
 """States of nodes on which a job starts, now or later. `*` behind one is a node that does not answer."""
 
 
-def fleet_of(pairs: Sequence[Pair], count: int, config: Config, results: Results) -> dict[str | None, list[Pair]]:
-    """What each node measures; of each kind of GPU `count` nodes, first those that were in the fleet before, so that
-    the same command finds its own jobs, then idle ones.
+def fleet_of(jobs: Sequence[QueueJob], count: int, config: Config, results: Results) -> list[QueueJob]:
+    """The jobs of each node, node by node; of each kind of GPU `count` nodes, first those that were in the fleet
+    before, so that the same command finds its own jobs, then idle ones.
+
+    Args:
+        jobs: each of one pair.
 
     Raises:
         ConfigError: there are fewer; or a cell is of several nodes.
         SubmissionError: sinfo has no answer.
     """
-    if several := next((pair.cell.name for pair in pairs if pair.cell.nodes > 1), None):
-        raise ConfigError(f"--fleet compares one node with another, and {several} is measured on several at once")
     told = _sinfo()
-    found: dict[str | None, list[Pair]] = defaultdict(list)
-    for pair in pairs:
-        request = header_variables(pair.name, pair.cell, config, results=results.root)
+    of_nodes: dict[str, list[QueueJob]] = {}
+    for job in jobs:
+        [pair] = job.pairs
+        if pair.cell.nodes > 1:
+            raise ConfigError(f"--fleet compares one node with another, and {pair.cell.name} is measured on several")
+        request = header_variables(job.name, pair.cell, config, results=results.root)
         states = dict(fitting_nodes(told, request, os.environ.get("SBATCH_PARTITION")))
         nodes = sorted(states, key=lambda node: (not results.of_node(node).root.is_dir(), states[node] != "idle"))
         if len(nodes) < count:
             raise ConfigError(
-                f"--fleet {count}: {len(nodes)} nodes are up that {pair.name} can run on, by sinfo and by `cluster` "
+                f"--fleet {count}: {len(nodes)} nodes are up that {job.name} can run on, by sinfo and by `cluster` "
                 f"and `gpus` in {config.site_file}: {', '.join(nodes) or 'none'}; ask for at most {len(nodes)}"
             )
         for node in nodes[:count]:
-            found[node].append(pair)
-    return found
+            of_nodes.setdefault(node, []).append(replace(job, node=node))
+    return [job for of_node in of_nodes.values() for job in of_node]
 
 
 def fitting_nodes(told: str, request: Mapping[str, Any], partition: str | None = None) -> Iterator[tuple[str, str]]:

@@ -28,16 +28,8 @@ from pipeline.watching.jobs import LocalEnd, read_files, results_of_local_queue,
 
 SUBMISSION_TIMEOUT_S = 30.0
 """main.py writes submission.json within milliseconds of starting the queue, or it has died."""
-
-
-NOTE_AGAIN_S = 60.0
-"""For how long a queue that has nothing else to do tries to note how its jobs ended, where the disk is full."""
 STOP_GRACE_S = 20.0
 """For a job to end its measurement and write a last heartbeat, before it is killed."""
-
-
-_unwritten: list[tuple[JobFolder, "LocalEnd"]] = []
-"""Ends that could not be noted yet."""
 
 
 class Cancelled(BaseException):
@@ -56,7 +48,6 @@ def main(arguments: list[str]) -> int:
         with _alone(folders):
             for folder in folders:
                 run_job(folder)
-            _write_ends(NOTE_AGAIN_S)
     except Cancelled:
         _say("cancelled")
         return 1
@@ -73,29 +64,19 @@ def run_job(folder: JobFolder) -> None:
 
 
 def _end(folder: JobFolder, error: str | None) -> None:
-    _unwritten.append((folder, LocalEnd(error=error, ended_at_unix_s=time.time())))
+    """A disk that is full, or a results folder that somebody has removed, costs the note, and no job that is still to
+    come."""
     _say(f"{folder.name}: {error or 'done'}")
-    _write_ends()
-
-
-def _write_ends(patience_s: float = 0.0) -> None:
-    """A disk that is full, or a results folder that somebody has removed, costs no job that is still to come."""
-    give_up_at = time.monotonic() + patience_s
-    while _unwritten:
-        for folder, end in list(_unwritten):
-            with suppress(OSError):
-                if folder.root.exists():
-                    write_atomically(folder.local_end, end.model_dump_json(), replace=True)
-                _unwritten.remove((folder, end))
-        if not _unwritten or time.monotonic() >= give_up_at:
-            return
-        time.sleep(1.0)
+    end = LocalEnd(error=error, ended_at_unix_s=time.time())
+    with suppress(OSError):
+        if folder.root.exists():
+            write_atomically(folder.local_end, end.model_dump_json(), replace=True)
 
 
 def _run(folder: JobFolder) -> str | None:
     """Why the job failed, or None."""
     _say(f"{folder.name}: starts")
-    command = ["bash", str(folder.script), *job_arguments(folder, folder.results)]
+    command = ["bash", str(folder.script), *job_arguments(folder.results, [folder])]
     log = folder.root / f"{os.getpid()}_0_log.err"
     try:
         with log.with_suffix(".out").open("w") as output, log.open("w") as errors:

@@ -7,17 +7,17 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import ProjectError
 from harness.experiments.model import NO_GRES, UNTYPED, AskedOfSlurm, Config
 from harness.paths import REPOSITORY, script_in_folder, script_path
 from harness.plan import Cell, Pair
-from pipeline.submission.whole_nodes import WholeNode
+from pipeline.submission.queue_job import QueueJob, pairs_of
 
 if TYPE_CHECKING:
     import jinja2
@@ -26,8 +26,7 @@ PLAIN_IN_A_HEADER = re.compile(r"[\w%+,./:=@|&*\[\]()-]*")
 """What sbatch takes without quotes."""
 
 FILES_AT_ONCE = 16
-SLOW_FILE_S = 1e-3
-"""A local disk takes a tenth of it, a file on a network several times as much."""
+"""Each costs some round trips to a network file system."""
 
 
 def render_script(
@@ -44,38 +43,31 @@ def render_script(
     Raises:
         ProjectError: a template is missing, is not valid, or uses a variable that it is not given.
     """
-    variables = script_variables(pair, config, config_path=config_path, results=results, repository=repository)
-    return _render(templates, f"{'pair' if len(pair.jobs) > 1 else pair.frameworks[0]}.sh.j2", variables)
+    has_both = len(pair.jobs) > 1
+    arguments = run_arguments(
+        pair, config_path=config_path, results=results, repository=repository, cluster=config.profile
+    )
+    program = ["-m", "harness.job"] if has_both else [f"{pair.frameworks[0]}_runner/run.py"]
+    header = header_variables(pair.name, pair.cell, config, results=results)
+    variables = header | _what_runs(program, arguments, repository) | {"is_calibration": pair.cell.is_calibration}
+    return _render(templates, f"{'pair' if has_both else pair.frameworks[0]}.sh.j2", variables)
 
 
 def render_node(
-    node: WholeNode, config: Config, *, results: Path, repository: Path, templates: Path = REPOSITORY / "templates"
+    job: QueueJob, config: Config, *, results: Path, repository: Path, templates: Path = REPOSITORY / "templates"
 ) -> str:
     """The same of a job that has a whole node."""
-    cell = node.pairs[0].cell.model_copy(update={"devices": node.per_node, "nodes": 1})
-    plans = [word for pair in node.pairs for word in ("--plan", str(plan_path(pair, repository)))]
+    cell = job.pairs[0].cell.model_copy(update={"devices": job.gpus, "nodes": 1})
+    plans = [word for pair in job.pairs for word in ("--plan", str(plan_path(pair, repository)))]
     arguments = ["--lanes", *plans]
-    if node.alone is not None:
-        arguments += ["--alone", str(plan_path(node.alone, repository))]
-    header = header_variables(node.name, cell, config, results=results)
-    whole: dict[str, Any] = {"memory_gb": 0, "cpus_of_job": header["cpus_per_task"] * node.per_node}
+    if job.alone is not None:
+        arguments += ["--alone", str(plan_path(job.alone, repository))]
+    header = header_variables(job.name, cell, config, results=results)
+    whole: dict[str, Any] = {"memory_gb": 0, "cpus_of_job": header["cpus_per_task"] * job.gpus}
     whole["sbatch_options"] = tuple(dict.fromkeys((*header["sbatch_options"], "--exclusive")))
     program = ["-m", "harness.job"]
     arguments += _unless_default("--results", results, repository, "results")
     return _render(templates, "node.sh.j2", header | whole | _what_runs(program, arguments, repository))
-
-
-def script_variables(
-    pair: Pair, config: Config, *, config_path: Path, results: Path, repository: Path
-) -> dict[str, Any]:
-    """All that a template may use."""
-    run_alone = [f"{pair.frameworks[0]}_runner/run.py"]
-    arguments = run_arguments(
-        pair, config_path=config_path, results=results, repository=repository, cluster=config.profile
-    )
-    program = ["-m", "harness.job"] if len(pair.jobs) > 1 else run_alone
-    header = header_variables(pair.name, pair.cell, config, results=results)
-    return header | _what_runs(program, arguments, repository) | {"is_calibration": pair.cell.is_calibration}
 
 
 def _what_runs(program: Sequence[str], arguments: Sequence[str], repository: Path) -> dict[str, Any]:
@@ -177,24 +169,23 @@ def by_hand_logs(results: Path) -> Path:
 
 
 def write_scripts(
-    pairs: Iterable[Pair],
+    jobs: Sequence[QueueJob],
     config: Config,
     *,
     config_path: Path,
     results: Path,
     repository: Path = REPOSITORY,
     templates: Path = REPOSITORY / "templates",
-    nodes: Iterable[WholeNode] = (),
 ) -> dict[str, Path]:
-    """Writes the script of every job, of every pair of two, and of every whole node, and returns them by the name of
-    the plan, pair or node.
+    """Writes the script of every whole node, of every pair, and of each framework of a pair, and returns them by the
+    name of the job, pair or plan.
 
     Raises:
         ProjectError: as render_script, or a folder that cannot be written.
     """
     texts: dict[str, str] = {}
     plans: dict[str, str] = {}
-    for pair in pairs:
+    for pair in pairs_of(jobs):
         alone = [pair.model_copy(update={"jobs": (plan,), "is_interleaved": False}) for plan in pair.jobs]
         for one in alone if len(pair.jobs) == 1 else [*alone, pair]:
             if one.needs_plan_file:
@@ -202,16 +193,19 @@ def write_scripts(
             texts[one.name] = render_script(
                 one, config, config_path=config_path, results=results, repository=repository, templates=templates
             )
-    for node in nodes:
-        plans |= {str(plan_path(pair, repository)): pair.model_dump_json(indent=1) for pair in node.pairs}
-        texts[node.name] = render_node(node, config, results=results, repository=repository, templates=templates)
+    for job in jobs:
+        if job.gpus is not None:
+            plans |= {str(plan_path(pair, repository)): pair.model_dump_json(indent=1) for pair in job.pairs}
+            texts[job.name] = render_node(job, config, results=results, repository=repository, templates=templates)
     folder = folder_of_scripts(repository)
     scripts = {name: script_path(name, folder) for name in texts}
     try:
         by_hand_logs(results).mkdir(parents=True, exist_ok=True)
         for parent in {script_in_folder(name).rpartition("/")[0] for name in texts}:
             (folder / parent).mkdir(parents=True, exist_ok=True)
-        _replace_all([*zip(map(str, scripts.values()), texts.values(), strict=True), *plans.items()])
+        files = {str(scripts[name]): text for name, text in texts.items()} | plans
+        with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+            list(pool.map(_replace, files, files.values()))
     except OSError as error:
         raise ProjectError(
             f"{error.filename or folder}: cannot be written: {error.strerror}; "
@@ -220,46 +214,22 @@ def write_scripts(
     return scripts
 
 
-def _replace_all(files: Sequence[tuple[str, str]]) -> None:
-    """One after the other; many at once where each costs a round trip to a network file system."""
-    first, rest = files[:FILES_AT_ONCE], files[FILES_AT_ONCE:]
-    start = monotonic()
-    _replace_each(first)
-    if monotonic() - start < SLOW_FILE_S * len(first):
-        _replace_each(rest)
-        return
-    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-        list(pool.map(_replace_each, [rest[share::FILES_AT_ONCE] for share in range(FILES_AT_ONCE)]))
-
-
-def _replace_each(files: Iterable[tuple[str, str]]) -> None:
-    for path, text in files:
-        _replace(path, text.encode())
-
-
-def _replace(path: str, content: bytes) -> None:
-    """A new file under the old name: bash reads a script while it runs it, so one in use is never changed."""
-    try:
-        _write(path, content)
-        return
-    except FileExistsError:
+def _replace(path: str, text: str) -> None:
+    """A new file under the old name: bash reads a script while it runs it, so one in use is never changed. One that is
+    the same is left alone."""
+    content = text.encode()
+    with suppress(FileNotFoundError):
         if Path(path).read_bytes() == content:
             return
     temporary = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.tmp")
+    mode = 0o755 if text.startswith("#!") else 0o644
     try:
-        _write(str(temporary), content)
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(content)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def _write(path: str, content: bytes) -> None:
-    """Raises FileExistsError. A script may be executed from its first moment on."""
-    mode = 0o755 if content.startswith(b"#!") else 0o644
-    with open(path, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, mode)) as file:
-        while content:
-            content = content[file.write(content) :]
 
 
 @cache

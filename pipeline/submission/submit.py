@@ -14,15 +14,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import RecordError, SubmissionError
+from harness.errors import ProjectError, RecordError, SubmissionError
 from harness.experiments.model import Config
-from harness.files import write_atomically
+from harness.files import way_out, write_atomically
 from harness.job.staging import pack
 from harness.locks import hold
 from harness.paths import REPOSITORY, JobFolder, Results
@@ -33,9 +35,11 @@ from harness.results.looks import needed
 from harness.results.record import find_settled
 from harness.slurm_words import NO_ANSWER, PERHAPS_HEARD
 from pipeline.report.software import software_of
-from pipeline.submission.estimate import estimate_in_words, estimates_of
+from pipeline.submission.estimate import Estimate, estimate_in_words, estimates_of
+from pipeline.submission.queue_job import QueueJob, pairs_of
 from pipeline.submission.render import time_limits
-from pipeline.submission.whole_nodes import WholeNode, at_once_in_words
+from pipeline.submission.spread import spread_in_words
+from pipeline.submission.whole_nodes import whole_nodes_in_words
 from pipeline.watching import slurm_states
 from pipeline.watching.jobs import LOCAL_QUEUE, JobState, Submission, is_local_queue, job_states, slurm_arguments
 from pipeline.watching.slurm_states import SlurmSilentError
@@ -71,39 +75,59 @@ def choose_executor(wanted: Literal["auto", "slurm", "local"]) -> Executor:
 
 
 def submit(
-    pairs: list[Pair],
-    config: Config,
-    scripts: dict[str, Path],
-    *,
-    executor: Executor,
-    results: Results,
-    node: str | None = None,
-    nodes: Sequence[WholeNode] = (),
-    with_estimate: bool = True,
+    jobs: Sequence[QueueJob], config: Config, scripts: Mapping[str, Path], *, executor: Executor, results: Results
 ) -> list[JobFolder]:
-    """Submit every job that is needed. Prints one line for each.
+    """Submit every job that is needed. Prints one line for each, and how long all of it takes.
 
-    Of a job of both frameworks only what is needed: where one is measured, queued or running already, the other one's
-    records say that it was measured alone.
+    Of a job of both frameworks only what is needed: where one is queued or running already, by --framework, the other
+    one's records say that it was measured by itself.
 
     Args:
-        node: of a fleet: the only one that the jobs may run on, whose results lie beside those of the others.
-        nodes: the jobs that have a whole node for several of the pairs.
-        with_estimate: print how long all of it takes.
+        scripts: by the names of write_scripts.
 
     Returns:
         The jobs to follow: the new ones, and those that were queued or running already.
 
     Raises:
         SubmissionError: one or more jobs were refused; the message has sbatch's words and what was submitted.
+        RecordError: of the local queue: the disk is full.
     """
     if executor == "slurm" and FILLED_IN.search(str(results.root)):
         raise SubmissionError(
             f"--results {str(results.root)!r}: submitit fills in %j, %t, %a and %A, and Slurm takes no line break; "
             f"choose a folder without these in its name"
         )
-    with alone(results):
-        return _submit(pairs, config, scripts, executor, results, node, nodes, with_estimate=with_estimate)
+    results = Results(root=results.root.absolute())
+    with alone(results):  # the states are read, and the jobs handed over, under one lock
+        active = [state for state in job_states(results) if state.is_active]
+        following: list[JobFolder] = []
+        left = [one for job in jobs if (one := _left_of(job, results, executor, active, following)) is not None]
+        if pairs := pairs_of(left):
+            estimates = estimates_of(pairs, left[0].results(results), executor)
+            for sentence in time_in_words(left, estimates, config, executor):
+                print(wrapped(sentence))
+        if left and executor == "local":
+            following += _to_local_queue(left, scripts, results)
+        elif left:
+            following += _to_slurm(left, config, scripts, results, active)
+        return following
+
+
+def time_in_words(jobs: Sequence[QueueJob], estimates: Sequence[Estimate], config: Config, executor: str) -> list[str]:
+    """How long they take, and how they share out one selection, where they do.
+
+    Args:
+        estimates: of `pairs_of` the jobs.
+    """
+    pairs, of_nodes = pairs_of(jobs), [job for job in jobs if job.gpus]
+    limits = time_limits((pair.cell for pair in pairs), config) if executor == "slurm" else []
+    how = []
+    if of_nodes:
+        by_name = {pair.name: one for pair, one in zip(pairs, estimates, strict=True)}
+        how = [whole_nodes_in_words(of_nodes, by_name)]
+    elif any(pair.part for pair in pairs):
+        how = [spread_in_words(pairs, estimates)]
+    return [estimate_in_words(estimates, limits, requeue=config.cluster.requeue, at_once=bool(how)), *how]
 
 
 @contextmanager
@@ -122,64 +146,17 @@ def alone(results: Results) -> Iterator[None]:
         yield
 
 
-def _submit(
-    pairs: list[Pair],
-    config: Config,
-    scripts: dict[str, Path],
-    executor: Executor,
-    results: Results,
-    node: str | None,
-    nodes: Sequence[WholeNode],
-    *,
-    with_estimate: bool,
-) -> list[JobFolder]:
-    """The states are read, and the jobs handed over, under one lock."""
-    everywhere = [state for state in job_states(results) if state.is_active]
-    results = results.of_node(node) if node else results
-    following: list[JobFolder] = []
-    needed_by_name = _needed(pairs, results, executor, everywhere, following)
-    needed = [*needed_by_name.values()]
-    if needed and with_estimate:
-        limits = time_limits((part.cell for part in needed), config) if executor == "slurm" else []
-        estimates = estimates_of(needed, results, executor)
-        how = at_once_in_words(needed, estimates, nodes)
-        print(wrapped(estimate_in_words(estimates, limits, requeue=config.cluster.requeue, at_once=bool(how))))
-        for sentence in how:
-            print(wrapped(sentence))
-    if executor == "slurm":
-        from pipeline.submission.slurm import variables_in_words
+def _left_of(
+    job: QueueJob, results: Results, executor: Executor, active: Sequence[JobState], following: list[JobFolder]
+) -> QueueJob | None:
+    """What of it is neither measured nor under way; the folders of what is under way are added to `following`."""
 
-        if needed and (words := variables_in_words()):
-            print(words)
-        for framework in dict.fromkeys(framework for pair in needed for framework in pair.frameworks):
-            if (launch := config.launch(framework)).stage_environment:
-                pack(launch)
-        submissions = [state.submission for state in everywhere if state.submission]
-        submissions.sort(key=lambda submission: submission.submitted_at_unix_s)
-        earlier = dict.fromkeys(submission.job_id for submission in submissions if submission.executor == "slurm")
-        again = _needed([one.alone for one in nodes if one.alone], results.alone, executor, everywhere, following)
-        jobs = _jobs_of_slurm(needed_by_name, again, nodes)
-        return following + _submit_to_slurm(jobs, config, scripts, results, [*earlier], node)
-    return following + _submit_to_local_queue(needed, scripts, results)
-
-
-def _needed(
-    pairs: Iterable[Pair],
-    results: Results,
-    executor: Executor,
-    everywhere: Sequence[JobState],
-    following: list[JobFolder],
-) -> dict[str, Pair]:
-    """What is neither measured nor under way, by the names of `pairs`, of which one framework may be left; the folders
-    of what is under way are added to `following`."""
-    active = [one for one in everywhere if one.folder.results.root.absolute() == results.root.absolute()]
-    left: dict[str, Pair] = {}
-    for pair in pairs:
+    def left(pair: Pair, results: Results) -> Pair | None:
         plans: list[JobPlan] = []
         for plan in pair.jobs:
-            if job := job_that_measures(plan, active):
-                print(f"{plan.name}: {job.state} already, {_who(job)}")
-                following += [job.folder] if job.folder not in following else []
+            if state := job_that_measures(plan, [one for one in active if one.folder.results.root == results.root]):
+                print(f"{plan.name}: {state.state} already, {_who(state)}")
+                following.extend([] if state.folder in following else [state.folder])
             else:
                 plans.append(plan)
         releases = None if pair.force or not plans else measured_with(plans, results, executor)
@@ -188,10 +165,17 @@ def _needed(
                 found = " and ".join(sorted(releases[plan.framework]))
                 of = f", of {plan.framework} {found}" if found else ""
                 print(f"{plan.name}: every measurement has a record{of} (measure again with --force)")
-        elif plans:
-            is_interleaved = pair.is_interleaved and len(plans) == 2
-            left[pair.name] = pair.model_copy(update={"jobs": tuple(plans), "is_interleaved": is_interleaved})
-    return left
+        if not plans or releases is not None:
+            return None
+        is_interleaved = pair.is_interleaved and len(plans) == 2
+        return pair.model_copy(update={"jobs": tuple(plans), "is_interleaved": is_interleaved})
+
+    of_job = job.results(results)
+    pairs = tuple(one for pair in job.pairs if (one := left(pair, of_job)) is not None)
+    once_more = left(job.alone, of_job.alone) if job.alone else None
+    if not pairs and once_more is None:
+        return None
+    return replace(job, name=job.name if job.gpus else pairs[0].name, pairs=pairs, alone=once_more)
 
 
 def _who(job: JobState) -> str:
@@ -225,59 +209,33 @@ def job_that_measures(plan: JobPlan, active: Collection[JobState]) -> JobState |
     return None
 
 
-def job_arguments(folder: JobFolder, results: Results) -> list[str]:
-    """Of the job whose frozen plan is in the folder."""
-    return ["--results", str(results.root.absolute()), "--job-folder", str(folder.root.absolute())]
-
-
-def _new_folder(pair: Pair | str, results: Results) -> JobFolder:
-    return Results(root=results.root.absolute()).new_job_folder(pair)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _SlurmJob:
-    """What one sbatch hands over."""
-
-    name: str
-    """Of its script."""
-    pairs: Sequence[Pair]
-    alone: Pair | None = None
-    has_node: bool = False
-
-
-def _jobs_of_slurm(
-    needed: Mapping[str, Pair], again: Mapping[str, Pair], nodes: Sequence[WholeNode]
-) -> list[_SlurmJob]:
-    """`needed`, `again`: what is to be measured, and what once more alone, by the names of the nodes' pairs."""
-    left, jobs = dict(needed), []
-    for node in nodes:
-        pairs = [left.pop(pair.name) for pair in node.pairs if pair.name in left]
-        once_more = again.get(node.alone.name) if node.alone else None
-        if pairs or once_more:
-            jobs.append(_SlurmJob(name=node.name, pairs=pairs, alone=once_more, has_node=True))
-    return [_SlurmJob(name=pair.name, pairs=[pair]) for pair in left.values()] + jobs
-
-
-class _TakenBackError(SubmissionError):
-    """What Slurm had taken could not be noted."""
+def job_arguments(results: Results, folders: Iterable[JobFolder]) -> list[str]:
+    """Of the job that runs the frozen plans in these folders."""
+    own = [word for folder in folders for word in ("--job-folder", str(folder.root.absolute()))]
+    return ["--results", str(results.root.absolute()), *own]
 
 
 @contextmanager
-def _undone(folder: JobFolder, others: Iterable[JobFolder] = ()) -> Iterator[None]:
-    """Whatever ends a submission before it is noted, a refusal, a full disk or Ctrl-C, leaves no folder, and no job of
-    Slurm that nobody knows. `others`: the folders of what shares the job."""
+def _noted(folders: Sequence[JobFolder], take_back: Callable[[], str | None]) -> Iterator[None]:
+    """Whatever ends a submission before it is noted, a refusal, a full disk or Ctrl-C, leaves none of the folders, and
+    no job that nobody knows.
+
+    Args:
+        take_back: ends what was handed over, and returns what became of that.
+
+    Raises RecordError where the folders cannot be written.
+    """
     try:
-        yield
+        with way_out(folders[0].root):
+            yield
     except BaseException as error:
         with _uninterrupted():
             is_refused = isinstance(error, SubmissionError) and not PERHAPS_HEARD.search(str(error))
-            note = None if is_refused else _take_back(folder)
-            for each in (folder, *others):
-                shutil.rmtree(each.root, ignore_errors=True)
-        if note is not None and isinstance(error, OSError):
-            raise _TakenBackError(f"{_in_words(error)}; {note}") from error
-        if note is not None and isinstance(error, SubmissionError):
-            raise SubmissionError(f"{error}; {note}") from error
+            note = None if is_refused else take_back()
+            for folder in folders:
+                shutil.rmtree(folder.root, ignore_errors=True)
+        if note is not None and isinstance(error, ProjectError):
+            raise type(error)(f"{str(error).rstrip('.')}; {note}") from error
         if note is not None:
             print(note)
         raise
@@ -311,116 +269,94 @@ def _uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _in_words(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"cannot write {error.filename or 'the files of the job'}: {error.strerror or error}"
-    return str(error)
-
-
-def _out_of_room(name: str, error: Exception, submitted: Mapping[str, str]) -> SubmissionError:
-    kept = ", ".join(f"{other} (job {job_id})" for other, job_id in submitted.items())
-    way_out = "" if isinstance(error, RecordError) else ". Free space or choose another folder with --results DIR"
-    return SubmissionError(
-        f"{name}: {_in_words(error)}{way_out}\n{f'Submitted: {kept}.' if kept else 'Nothing was submitted.'} "
-        f"Run the same command again."
-    )
-
-
-@dataclass
-class _Refusals:
-    """What sbatch said no to, and when to stop asking."""
-
-    site_file: str
-    words: dict[str, str] = field(default_factory=dict)
-    untried: list[str] = field(default_factory=list)
-    in_a_row: list[str] = field(default_factory=list)
-    """The words of those since the last job that was taken."""
-
-    @property
-    def last_are_the_same(self) -> bool:
-        last = self.in_a_row[-SAME_REFUSALS_BEFORE_GIVING_UP:]
-        return len(last) == SAME_REFUSALS_BEFORE_GIVING_UP and len(set(last)) == 1
-
-    def take(self, name: str, words: str) -> None:
-        self.words[name] = words
-        self.in_a_row.append(words)
-
-    @property
-    def is_silence(self) -> bool:
-        """sbatch itself has tried for a minute or so; the next job would only wait as long."""
-        return any(NO_ANSWER.search(words) for words in self.words.values())
-
-    def error(self, submitted: dict[str, str]) -> SubmissionError:
-        total = len(self.words) + len(self.untried) + len(submitted)
-        what = "Slurm's controller did not answer for" if self.is_silence else "Slurm refused"
-        lines = [f"{what} {len(self.words)} of {total} job{'' if total == 1 else 's'}."]
-        lines += [f"  {name}: {words}" for name, words in self.words.items()]
-        if self.untried:
-            after = "that" if self.is_silence else f"the same answer {SAME_REFUSALS_BEFORE_GIVING_UP} times in a row"
-            more = len(self.untried) - MOST_NAMED
-            named = ", ".join([*self.untried[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
-            lines.append(f"  not tried after {after}, {len(self.untried)} of {total}: {named}")
-        kept = ", ".join(f"{name} (job {job_id})" for name, job_id in submitted.items())
-        lines.append(f"Submitted: {kept}." if kept else "Nothing was submitted.")
-        if self.is_silence:
-            lines.append("Nothing has to be changed. Run the same command again when `sinfo` answers on this machine.")
-        else:
-            lines.append(
-                f"Correct `cluster` or `gpus` in {self.site_file}, or wait for the end of some jobs if these are too "
-                f"many, and run the same command again: {shlex.join(['python', *sys.argv])}"
-            )
-        return SubmissionError("\n".join(lines))
-
-
-def _submit_to_slurm(
-    jobs: Sequence[_SlurmJob],
+def _to_slurm(
+    jobs: Sequence[QueueJob],
     config: Config,
-    scripts: dict[str, Path],
+    scripts: Mapping[str, Path],
     results: Results,
-    earlier: Sequence[str],
-    node: str | None,
+    active: Sequence[JobState],
 ) -> list[JobFolder]:
-    """`earlier`: this project's jobs that are not over, oldest first; `max_parallel_jobs` counts them."""
-    following: list[JobFolder] = []
+    """`active`: this project's jobs that are not over; `max_parallel_jobs` counts them."""
+    from pipeline.submission.slurm import variables_in_words
+
+    if words := variables_in_words():
+        print(words)
+    frameworks = (framework for job in jobs for pair in job.all_pairs for framework in pair.frameworks)
+    for framework in dict.fromkeys(frameworks):
+        if (launch := config.launch(framework)).stage_environment:
+            pack(launch)
+    of_slurm = [one.submission for one in active if one.submission and one.submission.executor == "slurm"]
+    job_ids = [*dict.fromkeys(one.job_id for one in sorted(of_slurm, key=lambda one: one.submitted_at_unix_s))]
+    folders: list[JobFolder] = []
     submitted: dict[str, str] = {}
-    refusals = _Refusals(site_file=config.site_file)
+    refused: dict[str, ProjectError] = {}
+    in_a_row: dict[str | None, deque[str]] = defaultdict(lambda: deque(maxlen=SAME_REFUSALS_BEFORE_GIVING_UP))
     for job in jobs:
-        if refusals.is_silence or refusals.last_are_the_same:
-            refusals.untried.append(job.name)
+        last = in_a_row[job.node]  # one node of a fleet says nothing about another
+        if len(last) == SAME_REFUSALS_BEFORE_GIVING_UP and len(set(last)) == 1:
             continue
-        after = _lane([*earlier, *submitted.values()], config.cluster.max_parallel_jobs)
-        plans = {_new_folder(pair, results): pair for pair in job.pairs}
-        alone = _new_folder(job.alone, results.alone) if job.alone else None
-        folder = _new_folder(job.name, results) if job.has_node else next(iter(plans))
-        arguments = job_arguments(folder, results)
-        if job.has_node:
-            own = [word for one in plans for word in ("--job-folder", str(one.root))]
-            arguments = [*arguments[:2], "--lanes", *own]
-        if alone is not None and job.alone is not None:
-            plans[alone] = job.alone
-            arguments += ["--alone", str(alone.root)]
+        after = _lane(job_ids, config.cluster.max_parallel_jobs)
         try:
-            with _undone(folder, plans):
-                for each, pair in plans.items():
-                    write_plan(pair, each)
-                submission = _sbatch(folder, scripts[job.name], config, arguments, after, node)
-                for each in plans:
-                    write_atomically(each.submission, submission.model_dump_json(indent=1), replace=False)
-        except (OSError, RecordError, _TakenBackError) as error:
-            raise _out_of_room(job.name, error, submitted) from error
-        except SubmissionError as error:
-            refusals.take(job.name, str(error))
+            found, job_id = _hand_over(job, scripts[job.name], config, results, after)
+        except (RecordError, SubmissionError) as error:
+            refused[job.title] = error
+            last.append(str(error))
+            if isinstance(error, RecordError) or NO_ANSWER.search(str(error)):
+                break  # the disk is full, or sbatch has tried for a minute: with the next job it would be the same
             continue
-        refusals.in_a_row.clear()
-        what = f", with {', '.join(pair.name for pair in job.pairs)}" if job.has_node else ""
-        print(f"{job.name}: submitted as job {submission.job_id}{f' on {node}' if node else ''}{what}")
-        submitted[job.name] = submission.job_id
-        following += plans
-    if following:
+        last.clear()
+        what = f", with {', '.join(pair.name for pair in job.pairs)}" if job.gpus else ""
+        print(f"{job.name}: submitted as job {job_id}{f' on {job.node}' if job.node else ''}{what}")
+        submitted[job.title] = job_id
+        job_ids.append(job_id)
+        folders += found
+    if folders:
         print(f"Their logs: {near(results.jobs)}")
-    if refusals.words:
-        raise refusals.error(submitted)
-    return following
+    if refused:
+        untried = [job.title for job in jobs if job.title not in submitted.keys() | refused.keys()]
+        raise SubmissionError(_refusal(submitted, refused, untried, config.site_file))
+    return folders
+
+
+def _refusal(
+    submitted: Mapping[str, str], refused: Mapping[str, ProjectError], untried: Sequence[str], site_file: str
+) -> str:
+    """What was submitted, by which numbers, what was not and why, and what to do."""
+    kept = ", ".join(f"{name} (job {job_id})" for name, job_id in submitted.items())
+    total = len(submitted) + len(refused) + len(untried)
+    lines = [f"Submitted {len(submitted)} of {total} job{'' if total == 1 else 's'}{f': {kept}' if kept else ''}."]
+    lines += [f"  {name}: {error}" for name, error in refused.items()]
+    if untried:
+        more = [f"and {len(untried) - MOST_NAMED} more"] if len(untried) > MOST_NAMED else []
+        lines.append(f"  not tried after that: {', '.join([*untried[:MOST_NAMED], *more])}")
+    last = [*refused.values()][-1]
+    ways = f"Correct `cluster` or `gpus` in {site_file}, or wait for the end of some jobs if these are too many"
+    if isinstance(last, RecordError):
+        ways = "Make room"
+    elif NO_ANSWER.search(str(last)):
+        ways = "Nothing has to be changed. Wait until `sinfo` answers on this machine"
+    return "\n".join([*lines, f"{ways}, and run the same command again: {shlex.join(['python', *sys.argv])}"])
+
+
+def _hand_over(
+    job: QueueJob, script: Path, config: Config, results: Results, after: str | None
+) -> tuple[list[JobFolder], str]:
+    """The folders of its pairs, and its number. Raises SubmissionError and RecordError; then nothing is left of it."""
+    of_job = job.results(results)
+    plans = {of_job.new_job_folder(pair): pair for pair in job.pairs}
+    arguments = job_arguments(of_job, plans) + (["--lanes"] if job.gpus else [])
+    folder = of_job.new_job_folder(job.name) if job.gpus else next(iter(plans))
+    if job.alone is not None:
+        once_more = of_job.alone.new_job_folder(job.alone)
+        arguments += ["--alone", str(once_more.root)]
+        plans[once_more] = job.alone
+    with _noted([folder, *plans], partial(_take_back, folder)):
+        for each, pair in plans.items():
+            write_plan(pair, each)
+        submission = _sbatch(folder, script, config, arguments, after, job.node)
+        for each in plans:
+            write_atomically(each.submission, submission.model_dump_json(indent=1), replace=False)
+    return [*plans], submission.job_id
 
 
 def _lane(job_ids: list[str], max_parallel_jobs: int | None) -> str | None:
@@ -456,35 +392,37 @@ def _sbatch(
     )
 
 
-def _submit_to_local_queue(pairs: Sequence[Pair], scripts: dict[str, Path], results: Results) -> list[JobFolder]:
+def _to_local_queue(jobs: Sequence[QueueJob], scripts: Mapping[str, Path], results: Results) -> list[JobFolder]:
     """Start one process of its own session that runs the jobs one after the other, and leave."""
-    if not pairs:
-        return []
-    frozen = {_new_folder(pair, results): pair for pair in pairs}
-    folders = list(frozen)
-    try:
-        with _ended_unless_noted(folders) as started:
-            for folder, pair in frozen.items():
-                write_plan(pair, folder)
-                shutil.copyfile(scripts[pair.name], folder.script)
-            queue, command = _start_queue(folders, results)
-            started.append(queue)
-            # The queue starts a job only when its submission.json is there.
-            for folder, pair in frozen.items():
-                submission = Submission(
-                    executor="local",
-                    job_id=str(queue.pid),
-                    script=str(scripts[pair.name].absolute()),
-                    command=tuple(command),
-                    node=socket.gethostname(),
-                    submitted_at_unix_s=time.time(),
-                )
-                write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
-    except (OSError, RecordError) as error:
-        raise _out_of_room("the local queue", error, {}) from error
+    frozen = {results.new_job_folder(pair): pair for pair in pairs_of(jobs)}
+    folders = [*frozen]
+    started: list[subprocess.Popen[bytes]] = []
+
+    def end() -> None:
+        for queue in started:
+            queue.terminate()
+            queue.wait()
+
+    with _noted(folders, end):
+        for folder, pair in frozen.items():
+            write_plan(pair, folder)
+            shutil.copyfile(scripts[pair.name], folder.script)
+        queue, command = _start_queue(folders, results)
+        started.append(queue)
+        # The queue starts a job only when its submission.json is there.
+        for folder, pair in frozen.items():
+            submission = Submission(
+                executor="local",
+                job_id=str(queue.pid),
+                script=str(scripts[pair.name].absolute()),
+                command=tuple(command),
+                node=socket.gethostname(),
+                submitted_at_unix_s=time.time(),
+            )
+            write_atomically(folder.submission, submission.model_dump_json(indent=1), replace=False)
     _QUEUES.append(queue)
-    jobs = f"{len(folders)} job{'' if len(folders) == 1 else 's'}"
-    print(f"{jobs} in the local queue (process {queue.pid}), logs in {near(results.jobs)}")
+    count = f"{len(folders)} job{'' if len(folders) == 1 else 's'}"
+    print(f"{count} in the local queue (process {queue.pid}), logs in {near(results.jobs)}")
     return folders
 
 
@@ -505,19 +443,3 @@ def _start_queue(folders: Sequence[JobFolder], results: Results) -> "tuple[subpr
     while not is_local_queue(queue.pid, folders[0]) and queue.poll() is None and time.monotonic() < shown_by:
         time.sleep(0.001)
     return queue, command
-
-
-@contextmanager
-def _ended_unless_noted(folders: Sequence[JobFolder]) -> "Iterator[list[subprocess.Popen[bytes]]]":
-    """As `_undone`, of the local queue: whoever starts it puts it into the list."""
-    started: list[subprocess.Popen[bytes]] = []
-    try:
-        yield started
-    except BaseException:
-        with _uninterrupted():
-            for queue in started:
-                queue.terminate()
-                queue.wait()
-            for folder in folders:
-                shutil.rmtree(folder.root, ignore_errors=True)
-        raise

@@ -9,9 +9,7 @@ from contextlib import suppress
 
 from harness.files import write_atomically
 from harness.paths import Results
-from pipeline.watching import slurm_states
 from pipeline.watching.jobs import JobState, find_run, is_local_queue, job_states
-from pipeline.watching.slurm_states import SlurmSilentError
 
 LOCAL_PATIENCE_S = 40.0
 """A local queue gives a job 20 s to end its measurement."""
@@ -35,12 +33,13 @@ def cancel(results: Results) -> int:
 
 
 def _cancel_slurm(states: list[JobState]) -> int:
-    states, foreign = _told_apart(states)
-    for state in foreign:
-        print(f"{state.name}: nothing to end, as job {state.job_id} of Slurm is another job by now")
+    for state in states:
+        if state.is_another:
+            print(f"{state.name}: nothing to end, as job {state.job_id} of Slurm is another job by now")
+    states = [state for state in states if not state.is_another]
     if not states:
         return 0
-    job_ids = sorted({state.job_id for state in states if state.job_id})  # the two of a pair share one
+    job_ids = sorted({state.job_id for state in states if state.job_id})  # those of a whole node share one
     # First a SIGINT to the batch script, which has become the job: it ends its measurement, and records what it has.
     # Slurm alone would send SIGTERM also to the ranks. Jobs that still wait have no script yet.
     try:
@@ -66,20 +65,6 @@ def _cancel_slurm(states: list[JobState]) -> int:
         _mark(state)
         print(f"{state.name}: cancelled job {state.job_id} ({state.state} until now)")
     return 0
-
-
-def _told_apart(states: list[JobState]) -> tuple[list[JobState], list[JobState]]:
-    """Those whose number still means this job, or nothing; and those whose number means another."""
-    try:
-        known = slurm_states.query(state.job_id for state in states if state.job_id)
-    except SlurmSilentError:  # scancel will not be heard either
-        known = {}
-    foreign = [
-        state
-        for state in states
-        if state.submission and state.job_id in known and not state.submission.names(known[state.job_id])
-    ]
-    return [state for state in states if state not in foreign], foreign
 
 
 def _cancel_local(states: list[JobState]) -> int:

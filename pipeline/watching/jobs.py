@@ -7,11 +7,9 @@ hand makes its own, without. Both hold plan.json and, from the first beat on, he
 import itertools
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -34,8 +32,6 @@ State = Literal["queued", "running", "requeued", "done", "failed", "cancelled", 
 ACTIVE: frozenset[State] = frozenset({"queued", "running", "requeued"})
 """Not over yet: the scheduler has it or will start it again."""
 
-CLOCKS_AGREE_S = 20.0
-"""A beat that is not older is taken at its word."""
 LOST_AFTER_S = 60.0
 """Without a sign of life from the scheduler or the heartbeat."""
 GONE_AFTER_S = 15.0
@@ -97,6 +93,8 @@ class JobState:
     heartbeat: Heartbeat | None = None
     reason: str | None = None
     """Why it failed, waits, or cannot be told."""
+    is_another: bool = False
+    """Slurm knows its number, and as that of another job."""
 
     @property
     def name(self) -> str:
@@ -190,7 +188,7 @@ def read_files(folder: JobFolder) -> Files:
     problems: list[str] = []
     beat = None
     try:
-        beat = read_beat(folder)
+        beat = read_heartbeat(folder.heartbeat)
     except RecordError as error:
         problems.append(str(error))
     pair = None
@@ -218,32 +216,6 @@ def _waits_for(folder: JobFolder) -> str | None:
         return None
 
 
-def read_beat(folder: JobFolder) -> Heartbeat | None:
-    """With its time by this machine's clock: those of two machines may be minutes apart, so a beat that seems old,
-    or of the future, is as old as its file is. Raises RecordError."""
-    beat = read_heartbeat(folder.heartbeat)
-    now_s = time.time()
-    if beat is None or -CLOCKS_AGREE_S < now_s - beat.updated_at_unix_s < CLOCKS_AGREE_S:
-        return beat
-    try:
-        age_s = now_s + _clock_offset_s(folder.root.parent) - folder.heartbeat.stat().st_mtime
-    except OSError:
-        return beat
-    return beat.model_copy(update={"updated_at_unix_s": now_s - age_s})
-
-
-@cache
-def _clock_offset_s(folder: Path) -> float:
-    """By how much the file server's clock is ahead of this machine's; 0 where nothing can be written."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"?")
-            file.flush()
-            return os.fstat(file.fileno()).st_mtime - time.time()
-    except OSError:
-        return 0.0
-
-
 def _read(path: Path, model: type[Model], problems: list[str]) -> Model | None:
     try:
         return model.model_validate_json(read_json(path))
@@ -258,7 +230,8 @@ def judge(files: Files, results: Results, slurm: dict[str, SlurmState] | str, *,
     """`slurm`: its answer, or why it gave none."""
     submission, beat = files.submission, files.heartbeat
     known = slurm.get(submission.job_id) if submission and isinstance(slurm, dict) else None
-    if submission and known and not submission.names(known):
+    is_another = submission is not None and known is not None and not submission.names(known)
+    if is_another:
         known, slurm = None, {}
     verdict, reason = _verdict(files, slurm, now_s)
     # A job can die after its last record and before its last heartbeat.
@@ -272,6 +245,7 @@ def judge(files: Files, results: Results, slurm: dict[str, SlurmState] | str, *,
         node=(known.node if known else None) or (beat.node if beat else None),
         heartbeat=beat,
         reason="; ".join([*files.problems, *([reason] if reason else [])]) or None,
+        is_another=is_another,
     )
 
 

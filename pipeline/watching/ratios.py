@@ -7,59 +7,26 @@ from pathlib import Path
 from harness.errors import RecordError
 from harness.packs import record_paths
 from harness.paths import Results
-from harness.plan import Cell, JobPlan, Variant
+from harness.plan import Cell, JobPlan
 from harness.results.parity_gate import ParityGate
 from harness.results.record import Record, read_record
-from harness.results.sequential import RatioEstimate
-from harness.results.statistics import SAME_WITHIN
-from pipeline.report.compare import Judge, Row, Setup, sections
-from pipeline.report.wording import times, verdict
+from pipeline.report.answer import NOT_DECIDED, answer_of
+from pipeline.report.compare import Judge, Row, Section, Setup, sections
 
 
 @dataclass(frozen=True, kw_only=True)
 class RatioSoFar:
-    """Of one comparison."""
+    """Of one comparison, in the words of the report's answer (pipeline/report/answer.py)."""
 
     cell: Cell
-    variant: Variant
-    """Its execution mode has no meaning here."""
-    label: str
-    """Of its row in the report: the variant's, and what tells it from others of the same variant."""
     modes: str
     """`step.jit / step.compiled`: JAX's and PyTorch's that are compared."""
-    estimate: RatioEstimate
-
-    @property
-    def short(self) -> str:
-        """`so far JAX 1.25 x`; at a look `JAX 1.25 x faster` or `the same, within 1 %`."""
-        return self._answer("")
-
-    @property
-    def what(self) -> str:
-        """`mnist train, cnn, batch 64, fp32`"""
-        variant = self.variant
-        options = (str(value) for _, value in sorted(variant.options.items()))
-        beside = self.label.removeprefix(variant.comparison_key)
-        axes = ", ".join([variant.model, f"batch {variant.batch_size}", variant.precision, *options])
-        return f"{self.cell.words}, {axes}{beside}"
-
-    @property
-    def sentence(self) -> str:
-        """`mnist train, cnn, batch 64, fp32: JAX 1.25 x [1.20, 1.31] faster: after 4 of at most 12 pairs (...)`"""
-        low_high = ""
-        if (interval := self.estimate.interval) is not None:
-            edges = (interval.low, interval.high) if self.estimate.value >= 1 else (1 / interval.high, 1 / interval.low)
-            low_high = f" [{', '.join(map(times, edges))}]"
-        rests_on = verdict(self.estimate).removeprefix(f"{self.estimate.verdict}: ").removeprefix("so far: ")
-        return f"{self.what}: {self._answer(low_high)} ({rests_on}; {self.modes})"
-
-    def _answer(self, interval: str) -> str:
-        estimate = self.estimate
-        if estimate.verdict == "same":
-            return f"the same, within {100 * (SAME_WITHIN - 1):.0f} %"
-        ahead = "JAX" if estimate.value >= 1 else "PyTorch"
-        text = f"{ahead} {times(max(estimate.value, 1 / estimate.value))} x{interval}"
-        return f"{text} faster" if estimate.names_a_side else f"so far {text}"
+    short: str
+    """`so far JAX 1.25 ×`; at a look `JAX 1.25 × faster` or `the same within 1 %`."""
+    sentence: str
+    """`Train a small CNN (mnist, batch 64, fp32): JAX 1.25 × faster (1.20 to 1.31); 4 of at most 12 pairs; step.jit /
+    step.compiled`"""
+    jax_is_ahead: bool
 
 
 class RatiosSoFar:
@@ -84,7 +51,7 @@ class RatiosSoFar:
         changed = []
         for section in sections([record for record in self._records.values() if record], self._judge):
             for row in section.rows:
-                found, key = _ratio_so_far(section.setup, row), (section.setup, row.label)
+                found, key = _ratio_so_far(section, row), (section.setup, row.label)
                 if found is not None and found != self._found.get(key):
                     self._found.pop(key, None)  # so that the newest are last
                     self._found[key] = found
@@ -92,11 +59,11 @@ class RatiosSoFar:
         return changed
 
     def of_cell(self, cell: Cell) -> str:
-        """`so far JAX 1.25 x`; of several comparisons `JAX ahead in 3 of 5`; empty before the first."""
+        """`so far JAX 1.25 ×`; of several comparisons `JAX ahead in 3 of 5`; empty before the first."""
         found = [one for one in self._found.values() if one.cell == cell]
         if cell not in self._has_several:
             return found[-1].short if found else ""
-        ahead = sum(one.estimate.value >= 1 for one in found)
+        ahead = sum(one.jax_is_ahead for one in found)
         return f"JAX ahead in {ahead} of {len(found)}" if found else ""
 
     def of_several(self, newest: int) -> list[RatioSoFar]:
@@ -112,14 +79,16 @@ class RatiosSoFar:
         return record if record.measurement_id in self._wanted else None
 
 
-def _ratio_so_far(setup: Setup, row: Row) -> RatioSoFar | None:
-    comparison = row.comparison
-    if comparison is None or comparison.estimate is None:
+def _ratio_so_far(section: Section, row: Row) -> RatioSoFar | None:
+    comparison, answer = row.comparison, answer_of(section, row)
+    if comparison is None or answer.ratio is None:
         return None
+    short = f"{answer.who} {answer.amount}{' faster' if answer.outcome == 'faster' else ''}"
+    modes = f"{comparison.jax.execution_mode} / {comparison.torch.execution_mode}"
     return RatioSoFar(
-        cell=setup.cell,
-        variant=row.variant,
-        label=row.label,
-        modes=f"{comparison.jax.execution_mode} / {comparison.torch.execution_mode}",
-        estimate=comparison.estimate,
+        cell=section.setup.cell,
+        modes=modes,
+        short=short if answer.faster and answer.who != NOT_DECIDED else answer.who,
+        sentence=f"{answer.work} ({answer.detail}): {answer.sentence}; {answer.rests_on}; {modes}",
+        jax_is_ahead=answer.ratio >= 1,
     )

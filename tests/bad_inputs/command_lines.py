@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 from harness.paths import Results
-from main import COMMAND_PARSERS, REPOSITORY
+from main import COMMAND_PARSERS
 from tests.bad_inputs.campaign import ODD_TEXTS, Case, Cases, judged_call
 from tests.bad_inputs.yaml_files import EVERY_KEY
 from tests.made.report_records import record, save
@@ -39,8 +39,8 @@ def cases(draw: random.Random, folder: Path) -> Cases:
                     continue
                 values = [*draw.sample(ODD_TEXTS, 8), *NEVER_A_WORD]
                 for value in values:
-                    if flag in ("--html", "--csv") or (flag == "--results" and value not in NEVER_A_WORD):
-                        value = value if value in NEVER_A_WORD else str(folder / "written" / value.replace("\x00", ""))
+                    if flag == "--results" and value not in NEVER_A_WORD:
+                        value = str(folder / "written" / value.replace("\x00", ""))
                     refused = value in NEVER_A_WORD
                     yield _case([*first, *end, f"{flag}={value}"], refused=refused)
         for word in draw.sample(ODD_TEXTS, 10):
@@ -52,28 +52,14 @@ def cases(draw: random.Random, folder: Path) -> Cases:
         yield _case(["calibrate", "--rounds", number, *usual["calibrate"]], refused=True)
         yield _case(["calibrate", "--batch_size", number, *usual["calibrate"]], refused=True)
     yield _case(["calibrate", "--rounds", "1000000000", *usual["calibrate"]], refused=True)
-    yield from _places(folder, results, usual["report"])
+    yield from _places(folder)
 
 
-def _places(folder: Path, results: Path, end: list[str]) -> Cases:
-    """Where a report must not write, and folders that are none."""
+def _places(folder: Path) -> Cases:
+    """Folders that are none."""
     (folder / "notes").write_text("mine")
-    (folder / "folder").mkdir()
     (folder / "link").symlink_to("link")
     os.mkfifo(folder / "fifo")
-    taken = [
-        str(REPOSITORY / "experiments.yaml"),
-        str(REPOSITORY / "main.py"),
-        str(folder / "notes"),
-        str(folder / "folder"),
-    ]
-    taken += ["/dev/null", "/dev/full", "/dev/stdout", "/dev/null/x", "/proc/x", ".", "/", str(folder / ("x" * 300))]
-    taken += [str(next(results.rglob("*.json"))), str(folder / "fifo"), str(results / "report" / "phases.csv")]
-    for target in taken:
-        for flag in ("--html", "--csv"):
-            yield _case(["report", *end, flag, target], refused=True)
-    yield _case(["report", *end, "--html", str(folder / "x"), "--csv", str(folder / "x")], refused=True)
-    yield _case(["report", *end, "--csv", str(results / "report" / "report.html")], refused=True)
     for command in ("status", "cancel", "pack", "report"):
         for name in ("notes", "link", "fifo", "nowhere", "x" * 300, "notes/below"):
             yield _case([command, "--results", str(folder / name)], refused=True)

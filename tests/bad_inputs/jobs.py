@@ -46,7 +46,7 @@ def _job(results: Results, benchmark: str) -> JobFolder:
     write_plan(pair, folder)
     submitted(folder, "local", job_id="999999", node="elsewhere")
     of_phase = {"current": "x", "phase": "cold", "phase_done": 1.0, "phase_total": 2.0}
-    beat = heartbeat(pid=999999, measurements_made=1, measuring_s=5.0, last_error="e", **of_phase)
+    beat = heartbeat(pid=999999, replicates_made=1, measuring_s=5.0, last_error="e", **of_phase)
     write_heartbeat(beat, folder.heartbeat)
     folder.local_end.write_text(LocalEnd(error="e", ended_at_unix_s=time.time()).model_dump_json())
     return folder

@@ -89,12 +89,11 @@ def one(
     )
 
 
-EAGER_CASES = cases(run_as="eager")
+EAGER_CASES = [case for case in cases(run_as="eager") if case.precision != "tf32" or case.declared.graph == "none"]
+"""TF32 is chosen before a program is built, and what a graph captures is what is eager."""
 MODELS_BY_DAY = ("imagenet100/mobilenet_v3_small", "imagenet100/vit_b_16", "molpcba/gcn")
 """The cases take the first model that they can, so these are tried in training besides."""
-FURTHER = [
-    one("train", model, "step.eager", precision) for model in MODELS_BY_DAY for precision in ("fp32", "tf32", "bf16")
-]
+FURTHER = [one("train", model, "step.eager", precision) for model in MODELS_BY_DAY for precision in ("fp32", "bf16")]
 SCHEDULED = one("train", "mnist/cnn", "step.eager_graph", "bf16", settings={"schedule": "cosine"})
 """Its learning rate lies on the device."""
 ADAMW = one("train", "mnist/cnn", "step.eager", "fp32", settings={"optimizer": "adamw", "schedule": "cosine"})

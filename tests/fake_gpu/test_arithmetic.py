@@ -39,14 +39,12 @@ def optimizer_kernels(found: dict[str, Any]) -> dict[str, int]:
     return dict(Counter(match[1] for match in functors if match))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-@pytest.mark.parametrize("mode", ["step.eager", "step.eager_graph"])
-def test_sgd_is_one_fused_kernel(mode: str, precision: str, by_day: dict[str, Any]) -> None:
-    assert optimizer_kernels(by_day[one_of("train", mode, precision)]) == {"FusedSgdMathFunctor": 1}
-
-
-def test_so_it_is_with_a_rate_on_the_device(by_day: dict[str, Any]) -> None:
-    assert optimizer_kernels(by_day[SCHEDULED.name]) == {"FusedSgdMathFunctor": 1}
+def test_sgd_is_one_fused_kernel(by_day: dict[str, Any]) -> None:
+    """Also with a rate on the device."""
+    steps = [step_of(case) for case in EAGER_CASES if case.use_case == "train" and case.declared.formulation == "step"]
+    assert len(steps) == 5
+    for step in (*steps, SCHEDULED):
+        assert optimizer_kernels(by_day[step.name]) == {"FusedSgdMathFunctor": 1}, step.name
 
 
 def test_adamw_is_a_fused_kernel_for_each_of_its_two_groups(by_day: dict[str, Any]) -> None:

@@ -17,19 +17,10 @@ STREAMS = one("many_models", "synthetic/mlp", "streams.compiled_graph", "fp32", 
 ATTENTION = [
     one("per_sample_gradients", "imagenet100/vit_b_16", "vmap.eager", "bf16", 2, output="norms"),
     one("per_sample_gradients", "enwik8/gpt_nano", "vmap.eager", "bf16", 4, output="norms"),
-    one("many_models", "enwik8/gpt_nano", "vmap.eager", "bf16", 4, models=2),
 ]
-# Gradients of tables of codes are other kernels below 3,072 codes.
-GRAPHS = {
-    "graphnet": [
-        one("per_sample_gradients", "molpcba/graphnet", "vmap.eager", "fp32", batch_size, output="clipped_sum")
-        for batch_size in (16, 32)
-    ],
-    "gcn": [one("many_models", "molpcba/gcn", "vmap.eager", "fp32", 8, models=models) for models in (4, 8)],
-}
 CONVOLUTIONS = one("per_sample_gradients", "mnist/cnn", "vmap.compiled", "bf16", output="norms")
 INFERENCE = one("inference", "enwik8/gpt_nano", "forward.eager", "fp16", 8)
-ALL = [STREAMS, *ATTENTION, *GRAPHS["graphnet"], *GRAPHS["gcn"], CONVOLUTIONS, INFERENCE]
+ALL = [STREAMS, *ATTENTION, CONVOLUTIONS, INFERENCE]
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +43,6 @@ def test_compiled_streams_are_joined(executed: Executed) -> None:
 @pytest.mark.parametrize("step", ATTENTION, ids=lambda step: step.name)
 def test_attention_below_vmap_is_of_bf16(step: Step, executed: Executed) -> None:
     assert {arithmetic_of(call) for call in executed(step) if is_product(call)} == {"bf16 x bf16 -> f32"}
-
-
-@pytest.mark.parametrize("model", GRAPHS)
-def test_a_vmapped_step_of_graphs_has_no_loop(model: str, executed: Executed) -> None:
-    """Over graphs, or over models: not one more call for each further one, but for larger numbers that are sorted."""
-    few, many = (len(executed(step)) for step in GRAPHS[model])
-    assert 0 <= many - few < {"graphnet": 16, "gcn": 4}[model]
 
 
 def test_vmapped_convolutions_stay_nchw(executed: Executed) -> None:

@@ -4,7 +4,6 @@ The results folder is marked for it (harness/results/fake_gpu.py). What kernels 
 say; all else is what a real GPU would get.
 """
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,33 +135,6 @@ def test_out_of_memory_in_a_capture_is_tried_once_more(on_card: Environment, cop
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("use_case", "mode", "options"),
-    [
-        (2, "flat.eager_graph", []),
-        (2, "step.eager", []),
-        (4, "ghost.eager_graph", ["--option", "output=clipped_sum"]),
-    ],
-)
-def test_two_devices(on_card: Environment, copy: Copy, use_case: int, mode: str, options: list[str]) -> None:
-    """Two ranks over the fake NCCL, each with a card of its own."""
-    arguments = ["--execution_mode", mode, "--batch_size", "64", *options]
-    said = copy.measure(on_card("a100", devices=2), use_case, *arguments)
-    assert copy.status == 0, said + copy.said_by_jobs()
-    [record] = copy.records()
-    assert record.outcome == "ok", record.reason
-    result = record.result
-    assert result is not None and result.blocks is not None and result.blocks_alone is not None
-    assert [(rank.rank, rank.gpu_uuids) for rank in record.ranks] == [(0, [GPUS[0]]), (1, [GPUS[1]])]
-    assert {len(rank.block_times_s) for rank in record.ranks} == {len(result.blocks.block_times_s)}
-    assert result.energy.gross_joules == sum(result.energy.devices_gross_joules)
-    for rank in record.ranks:
-        require_half_the_limit(rank.energy.gross_joules, rank.energy.window_s)
-    assert result.details["witness"]["cuda_graph_replays"] == ("graph" in mode)
-    assert [state["temperature_c"] for state in (result.gpu_states[0], result.gpu_states[-1])] == [50, 51]
-
-
-@pytest.mark.nightly
 def test_a_slice_and_a_card_without_energy(on_card: Environment, copy: Copy) -> None:
     """What NVML refuses is absent, with its reason, and costs nothing else."""
     eager = ["--execution_mode", "step.eager"]
@@ -180,18 +152,3 @@ def test_a_slice_and_a_card_without_energy(on_card: Environment, copy: Copy) -> 
     assert "Not Supported" in (of_card.result.energy.absent or "")
     assert of_card.result.memory.device_used_bytes is None  # somebody else was there before
     assert of_card.flags["other_processes"] == "up to 1 other process(es) used the same GPU"
-
-
-@pytest.mark.nightly
-def test_a_screening_and_a_report(on_card: Environment, copy: Copy) -> None:
-    """All of a use case's quick modes, compiled ones too; and the report's files say first what they are."""
-    said = copy.measure(on_card("a100"), 3)
-    assert copy.status == 0, said + copy.said_by_jobs()
-    assert {record.outcome for record in copy.records()} == {"ok"}, said
-    ways = {record.measurement.variant.execution_mode.split(".")[1] for record in copy.records()}
-    assert ways == {"eager", "compiled"}
-    said = copy.main(on_card("a100"), "report", "--no-figures")
-    assert (copy.status, said.splitlines()[0]) == (0, HEADLINE.upper())
-    assert f"<h1>{HEADLINE}</h1>" in (copy.results.report / "report.html").read_text()
-    assert re.search("^FAKE NVIDIA|,FAKE NVIDIA", (copy.results.report / "comparison.csv").read_text(), re.MULTILINE)
-    assert copy.main(on_card("a100"), "report", "--publish", "fakes").strip().endswith(HEADLINE)

@@ -10,13 +10,9 @@ from harness.work.cards import CARDS
 from tests.fake_gpu.ahead import facts, measurement
 from tests.fake_gpu.conftest import Started
 
-BY_DAY = ("rtx3080",)
 
-
-@pytest.mark.parametrize(
-    "card", [pytest.param(card, marks=() if card in BY_DAY else pytest.mark.nightly) for card in CARDS]
-)
-def test_a_card_has_the_memory_of_the_table(card: str, ask: Started) -> None:
+def test_a_card_has_the_memory_of_the_table(ask: Started) -> None:
+    card = "rtx3080"
     assert ask("tests.fake_gpu.memory", name=card) == {
         "total": CARDS[card].memory_bytes,
         "all but 64 MiB": True,

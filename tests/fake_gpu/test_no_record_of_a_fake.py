@@ -21,7 +21,7 @@ from harness.results.record import Record, find_settled_record, read_record
 from harness.work.cards import card
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.publish import publish
-from tests.made.processes import output_of, run_python
+from tests.made.processes import run_python
 from tests.made.project import BehavingProject, make_behaving_project, without_slurm
 from tests.made.report_records import H200, record, save
 
@@ -90,14 +90,6 @@ def test_what_only_its_process_loads_makes_a_failed_record_that_nobody_reads(
     [numbers] = project.results.records().rglob("parity-*.npz")
     metadata = read_parity(numbers).metadata
     assert (metadata.outcome, metadata.reason) == ("failed", HEADLINE)
-
-
-def test_a_library_is_found_without_its_variable(library: Path) -> None:
-    code = (
-        "import ctypes; from harness.results.fake_gpu import found_fakes; "
-        f"before = found_fakes(); ctypes.CDLL({str(library / 'libnvidia-ml.so.1')!r}); print(before, found_fakes())"
-    )
-    assert output_of("-c", code).strip() == "[] ['libnvidia-ml.so.1 is a fake']"
 
 
 def test_a_record_that_is_moved_counts_as_not_measured(tmp_path: Path) -> None:

@@ -9,21 +9,16 @@ prints goes to stderr. A case that ends the process costs itself alone: `run_gro
 import importlib
 import json
 import os
-import queue
-import signal
-import subprocess
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from harness.errors import Refused
 from harness.measure.clock import COLD_CALLS
-from harness.paths import REPOSITORY
+from pipeline.line_process import LineProcess
 from tests.gpu.cases import BATCH_SIZE, Case, all_cases, models_of, options_of
 
 CASE_TIMEOUT_S = 120.0
@@ -126,56 +121,16 @@ def run_group(
     answers: dict[str, Answer] = {}
     with log.open("ab") as output:
         while left := [name for name in names if name not in answers]:
-            at_hand, why = left[0], "the process ended before its first case"
-            for event in _events(command, left, output, environment, timeout_s):
-                if "begun" in event:
-                    at_hand = event["begun"]
-                elif "ended" in event:
+            at_hand = left[0]
+            words = [*command, json.dumps(left)]
+            said = LineProcess(words, log=output, timeout_s=timeout_s, environment=environment)
+            for event in map(json.loads, said):
+                at_hand = event.get("begun", at_hand)
+                if "ended" in event:
                     answers[event["ended"]] = event["answer"]
-                else:
-                    why = event["over"]
             if at_hand not in answers:
-                answers[at_hand] = Answer(outcome="failed", words=f"{why}; log: {log}", seconds=0.0)
+                answers[at_hand] = Answer(outcome="failed", words=f"{said.ended}; log: {log}", seconds=0.0)
     return answers
-
-
-def _events(
-    command: Sequence[str], names: Sequence[str], output: IO[bytes], environment: Mapping[str, str], timeout_s: float
-) -> Iterator[dict[str, Any]]:
-    """What one process tells, and how it was over."""
-    process = subprocess.Popen(
-        [*command, json.dumps(list(names))],
-        cwd=REPOSITORY,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=output,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    stdout = process.stdout
-
-    def listen() -> None:
-        for line in stdout:
-            lines.put(line)
-        lines.put("")
-
-    listener = threading.Thread(target=listen)
-    listener.start()
-    try:
-        while line := lines.get(timeout=timeout_s):
-            yield json.loads(line)
-        yield {"over": f"the process ended with status {process.wait()}"}
-    except queue.Empty:
-        yield {"over": f"no answer in {timeout_s:g} s"}
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # with its compiler's workers, which hold the pipe
-        process.wait()
-        listener.join()
-        stdout.close()
 
 
 if __name__ == "__main__":

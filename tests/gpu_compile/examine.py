@@ -16,7 +16,7 @@ from harness.measure.process import explain
 from harness.plan import Measurement
 from harness.work.cards import card
 from harness.work.declared import use_case
-from jax_runner.ahead import AbsentGpu, compiled, described, lowered
+from jax_runner.ahead import AbsentGpu, compiled, lowered
 from tests.gpu_compile.planted import examined_planted
 from tests.gpu_compile.programs import Examined, name_of
 from tests.gpu_compile.rules import Subject, broken
@@ -40,7 +40,7 @@ def examined(measurement: Measurement, device: AbsentGpu) -> Examined:
         is_one_graph=mode.graph == "step",
         keeps_state=cell.use_case_name == "train",
     )
-    return tell(outcome="ok", kernels=described(made)["kernels"], broken=broken(subject), compile_s=made.compile_s)
+    return tell(outcome="ok", broken=broken(subject), compile_s=made.compile_s)
 
 
 def answer(request: Request, tell: Tell) -> int:

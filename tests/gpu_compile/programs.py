@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -23,11 +23,6 @@ COMPARE_AND_SWAP = "a float32 scatter-add of compare-and-swap"
 NOT_ONE_GRAPH = "a mode of CUDA graphs that is not one graph"
 KNOWN_TO_BREAK = {"0.10.2": (NOT_ONE_GRAPH, COMPARE_AND_SWAP)}
 """Rules, by the version of jaxlib. There they are told and fail nothing: docs/known-issues.md has what is done."""
-
-MOVED = 0.05
-"""Of a number of kernels: by how much another release of XLA may differ before it is told."""
-Counts = Mapping[str, Mapping[str, int]]
-"""Of kernels, by card and program."""
 
 
 class Asked(Frozen):
@@ -135,16 +130,6 @@ def each_variant(plan: JobPlan) -> Iterator[Measurement]:
             yield measurement_of(plan, variant)
 
 
-def moved(before: Counts, after: Counts) -> list[str]:
-    """In words: each number of kernels that is more than MOVED from what it was."""
-    return [
-        f"{name} on {card_name}: {old} to {count}"
-        for card_name, counts in after.items()
-        for name, count in counts.items()
-        if (old := before.get(card_name, {}).get(name)) and abs(count - old) > MOVED * old
-    ]
-
-
 # The processes
 
 
@@ -155,7 +140,6 @@ class Examined(Frozen):
     jaxlib: str
     outcome: Outcome
     reason: str | None = None
-    kernels: int = 0
     broken: dict[str, str] = {}
     """By rule: what breaks it."""
     compile_s: float = 0.0

@@ -1,10 +1,7 @@
 """Rules over what XLA makes of a handful of steps, on each compute capability; and that each rule can fail."""
 
-import json
-import os
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -18,13 +15,10 @@ from tests.gpu_compile.programs import (
     Asked,
     Examined,
     examine_planted,
-    moved,
     name_of,
 )
 
 ByDay = Callable[[str], list[Examined]]
-COUNTS = Path(__file__).parent / "counts.json"
-"""Of kernels, by the version of jaxlib, card and program. UPDATE_GOLDEN=1 writes those of the version that is there."""
 
 pytestmark = pytest.mark.filterwarnings("default::UserWarning")
 
@@ -66,20 +60,3 @@ def test_each_rule_fires_alone() -> None:
         (one.name, [one.name] if one.name else []) for one in found
     ]
     assert {one.name for one in found} == {*RULES, COMPARE_AND_SWAP, ""}
-
-
-def test_numbers_of_kernels_have_not_moved(by_day: ByDay) -> None:
-    """A warning where one has, against the same jaxlib or else the last one that is known."""
-    found = {name: {one.name: one.kernels for one in by_day(name) if one.name != SCATTER_ADD} for name in CARDS}
-    (version,) = {one.jaxlib for name in CARDS for one in by_day(name)}
-    known = json.loads(COUNTS.read_text())
-    if os.environ.get("UPDATE_GOLDEN") == "1":
-        COUNTS.write_text(json.dumps(known | {version: found}, indent=1) + "\n")
-        return
-    before = known.get(version) or known[max(known, key=release)]
-    if words := moved(before, found):
-        warnings.warn(f"numbers of kernels, jaxlib {version}: {'; '.join(words)}", stacklevel=1)
-
-
-def release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())

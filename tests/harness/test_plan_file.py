@@ -23,33 +23,26 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("", "not a job plan: the file: .*Submit the job again"),
-        ('{"cell": {}', "not a job plan"),
-        ('{"cell": {"gpu": "a/b"}}', "not a job plan: cell.gpu: String should match pattern"),
-        ("older", "a job plan of schema version 0; this code reads"),
+        ('{"cell": {"gpu": "a/b"}}', "not a job plan: cell.gpu: String should match pattern .*Submit the job again"),
+        ("older", "a job plan of schema version 0; this code reads .*Submit the job again"),
         (None, "cannot be read: .*No such file"),
     ],
 )
 def test_what_is_wrong_with_a_plan(content: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     if content == "older":
-        pair = BehavingProject(root=tmp_path).pair().model_copy(update={"schema_version": 0})
-        content = pair.model_dump_json()
+        content = BehavingProject(root=tmp_path).pair().model_copy(update={"schema_version": 0}).model_dump_json()
     if content is not None:
         path.write_text(content)
-    with pytest.raises(RecordError, match=message) as error:
+    with pytest.raises(RecordError, match=f"^{path}: (?s:{message})"):
         read_plan(path)
-    assert str(error.value).startswith(f"{path}: ")
-    assert content is None or "Submit the job again" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("gpu", "devices", "words"),
-    [
+def test_a_cell_in_words_has_gpus_only_where_it_asks_for_them() -> None:
+    for gpu, devices, words in (
         ("any", 1, "mnist train"),
         ("h100", 2, "mnist train, 2 GPUs, h100"),
         ("cpu", 2, "mnist train, 2 processes, cpu"),
         ("any", 2, "mnist train, 2 devices"),  # maybe of a CPU
-    ],
-)
-def test_a_cell_in_words_has_gpus_only_where_it_asks_for_them(gpu: str, devices: int, words: str) -> None:
-    assert Cell(gpu=gpu, benchmark="mnist", use_case=2, use_case_name="train", devices=devices).words == words
+    ):
+        assert Cell(gpu=gpu, benchmark="mnist", use_case=2, use_case_name="train", devices=devices).words == words

@@ -41,7 +41,7 @@ def cases() -> list[Any]:
 
 def disagreements(framework: Framework, declared: UseCase, of: Benchmark, model: Model) -> dict[str, str]:
     """What is refused and makes sense by the declarations, or the other way round, with the words of the one that
-    objects. Each formulation in its first run, with each value of the options that formulations differ in.
+    objects. Each formulation in its first run.
 
     Args:
         declared, model: the runner has them as they are in harness/work; these may say something else.
@@ -49,7 +49,7 @@ def disagreements(framework: Framework, declared: UseCase, of: Benchmark, model:
     found = {}
     for formulation in declared.formulations[framework]:
         mode = next(mode for mode in declared.modes[framework] if mode.written is formulation)
-        for options in choices(declared, framework):
+        for options in choices(declared, formulation):
             if is_for_other_machines(formulation) or declared.why_not_options(of, model, options, 1):
                 continue
             reason = why_not(declared, of, model, mode, "fp32", options, devices=1)
@@ -64,14 +64,15 @@ def disagreements(framework: Framework, declared: UseCase, of: Benchmark, model:
 ON_GPUS = ("cudnn_attention", "flash_attention", "efficient_attention", "streams")
 
 
-def choices(declared: UseCase, framework: Framework) -> Iterator[dict[str, Any]]:
+def choices(declared: UseCase, formulation: Formulation) -> Iterator[dict[str, Any]]:
+    """Of each option that the formulation is for some values of: one of these, and one of the others."""
     usual = made_up(declared.options) | ({"models": 2} if "models" in declared.options.model_fields else {})
-    differ = {name for formulation in declared.formulations[framework] for name in formulation.options}
-    yield from (
-        usual | {name: value} for name in differ for value in get_args(declared.options.model_fields[name].annotation)
-    )
-    if not differ:
-        yield usual
+    yield usual | {
+        name: usual[name] if usual.get(name) in own else min(own) for name, own in formulation.options.items()
+    }
+    for name, own in formulation.options.items():
+        others = [value for value in get_args(declared.options.model_fields[name].annotation) if value not in own]
+        yield from (usual | {name: value} for value in others[:1])
 
 
 def is_for_other_machines(formulation: Formulation) -> bool:

@@ -45,8 +45,7 @@ def run(pair: Pair, folder: JobFolder, results: Results) -> int:
     measurements: list[tuple[Measurement, dict[str, Scalar]]] = [
         (each, plan.settings) for plan in pair.jobs for each in plan.measurements()
     ]
-    started_s = time.time()
-    done = failed = skipped = 0
+    done = failed = 0
 
     def beat(state: str) -> None:
         heartbeat = Heartbeat.model_validate(
@@ -55,13 +54,10 @@ def run(pair: Pair, folder: JobFolder, results: Results) -> int:
                 "measurements_total": len(measurements),
                 "measurements_done": done,
                 "measurements_failed": failed,
-                "measurements_skipped": skipped,
                 "last_error": "measurement 1: no such kernel" if failed else None,
                 "node": os.environ.get("SLURMD_NODENAME", socket.gethostname()),
                 "pid": os.getpid(),
                 "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
-                "restart_count": int(os.environ.get("SLURM_RESTART_COUNT", 0)),
-                "started_at_unix_s": started_s,
                 "updated_at_unix_s": time.time(),
             }
         )
@@ -70,9 +66,7 @@ def run(pair: Pair, folder: JobFolder, results: Results) -> int:
     try:
         for measurement, settings in measurements:
             beat("running")
-            if find_settled_record(measurement, results, scheduler) and not pair.force:
-                skipped += 1
-            else:
+            if pair.force or not find_settled_record(measurement, results, scheduler):
                 started_at = datetime.now(UTC)
                 time.sleep(float(settings.get("sleep_s", 0.1) or 0))
                 is_failure = bool(settings.get("fail"))

@@ -1,7 +1,7 @@
 """An autospecced NVML: its real signatures and constants, and two GPUs of one kind."""
 
 import os
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -25,10 +25,19 @@ def counter(field: int, nanoseconds: int, status: int = pynvml.NVML_SUCCESS) -> 
     return answer
 
 
+class Nvml:
+    """pynvml's constants and classes as they are, and its functions with their signatures, made when one is asked for:
+    a mock of all of them takes half a second."""
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(pynvml, name)
+        setattr(self, name, create_autospec(real) if isinstance(real, FunctionType) else real)
+        return vars(self)[name]
+
+
 def two_gpus() -> Any:
     """Handles are their indices. The process's own context is on both."""
-    mock: Any = create_autospec(pynvml)
-    mock.configure_mock(**{name: value for name, value in vars(pynvml).items() if name.startswith("NVML")})
+    mock: Any = Nvml()
     mock.nvmlDeviceGetCount.return_value = 2
     mock.nvmlDeviceGetHandleByIndex.side_effect = lambda index: index
     mock.nvmlDeviceGetUUID.side_effect = lambda handle: UUIDS[handle]

@@ -39,6 +39,7 @@ from harness.plan import (
 )
 from harness.plan_file import write_plan
 from harness.results.record import Record, read_record
+from pipeline.submission.queue_job import QueueJob, paired
 from pipeline.submission.render import write_scripts
 from tests.made.guardian import marked_folder
 from tests.made.patience import patience
@@ -80,7 +81,7 @@ class Project:
     def scripts(self, pairs: list[Pair]) -> dict[str, Path]:
         """Rendered by the real templates."""
         return write_scripts(
-            pairs,
+            [QueueJob.of(pair) for pair in pairs],
             self.config,
             config_path=self.root / "experiments.yaml",
             results=self.results.root,
@@ -92,11 +93,11 @@ class Project:
         return self.submit_pairs(*map(alone, plans), executor=executor)
 
     def submit_pairs(self, *pairs: Pair, executor: Any, pairing: Pairing = "together") -> list[JobFolder]:
-        from pipeline.submission.pairing import as_paired
         from pipeline.submission.submit import submit
 
-        paired, _ = as_paired(pairs, pairing)
-        return submit(paired, self.config, self.scripts(paired), executor=executor, results=self.results)
+        found = [paired(pair, pairing) for pair in pairs]
+        jobs = [QueueJob.of(pair) for pair in found]
+        return submit(jobs, self.config, self.scripts(found), executor=executor, results=self.results)
 
     def records(self) -> list[Record]:
         """In the order of their making."""

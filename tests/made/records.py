@@ -22,7 +22,7 @@ def bare_record(measurement: Measurement, outcome: str = "ok", **changes: Any) -
 
 def heartbeat(**changes: Any) -> Heartbeat:
     fields = {"measurements_total": 4, "measurements_done": 1, "node": "n1", "pid": 1}
-    fields |= {"started_at_unix_s": 100.0, "updated_at_unix_s": 160.0}
+    fields |= {"updated_at_unix_s": 160.0}
     return Heartbeat.model_validate(fields | changes)
 
 

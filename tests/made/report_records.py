@@ -56,6 +56,8 @@ def record(
     settings: dict[str, Any] | None = None,
     epochs: list[EpochPoint] | None = None,
     precision: Any = "fp32",
+    model: str = "cnn",
+    sizes: dict[str, Any] | None = None,
     cell: Cell = CELL,
     batch_size: int = 100,
     options: dict[str, Any] | None = None,
@@ -65,7 +67,7 @@ def record(
     """`throughput` samples/s from 20 blocks, of which the last takes a trifle longer in each replicate; a step of 100
     samples. No two replicates have quite the same ratio."""
     variant = Variant(
-        model="cnn", batch_size=batch_size, precision=precision, execution_mode=mode, options=options or {}
+        model=model, batch_size=batch_size, precision=precision, execution_mode=mode, options=options or {}
     )
     measurement = Measurement(
         framework=framework,
@@ -73,6 +75,7 @@ def record(
         variant=variant,
         replicate=replicate,
         settings=settings or {"epochs": 2},
+        sizes=sizes or {},
         protocol=MeasurementSettings(),
         data=data,
         quick=quick,

@@ -12,14 +12,18 @@ of runs; and UpsertView2, by which a workspace is saved.
 
 import gzip
 import json
+import os
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
+
+from tests.made.processes import run_python
 
 ENTITY = "lab"
 
@@ -261,3 +265,11 @@ class WandbServer:
                 """Silent."""
 
         return Handler
+
+
+def main_wandb(server: WandbServer, home: Path, *flags: str, key: str | None = "0" * 40) -> tuple[int, str]:
+    """`python main.py wandb FLAGS` as a user's process: exit status and all that it said."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") and name != "NETRC"}
+    clean |= {"HOME": str(home), "WANDB_BASE_URL": server.url} | ({"WANDB_API_KEY": key} if key else {})
+    done = run_python("main.py", "wandb", *flags, env=clean, quiet_s=120)
+    return done.returncode, done.stdout + done.stderr

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -19,6 +19,7 @@ from harness.work.cards import CARDS, card
 from pipeline import compile as module
 from pipeline.compile import Compiling, Interpreter, programs_of, usual_variants
 from pipeline.compile_words import DOCUMENT, PART, conclusion, fits, foreseen, groups, in_markdown, published_facts
+from pipeline.line_process import LineProcess
 
 CONFIG = load_config(REPOSITORY / "experiments.yaml")
 VARIANT = Variant(model="cnn", batch_size=256, precision="fp32", execution_mode="step.jit")
@@ -133,20 +134,19 @@ class TestProcesses:
         outcomes = {one.variant.execution_mode: one.outcome for one in found}
         assert outcomes == {"step.jit": "ok", "step.jit_graph": "failed", "scan.jit": "ok"}
         [broken] = [one for one in found if one.outcome == "failed"]
-        assert broken.reason == "its process ended with status 7: it breaks here"
+        assert broken.reason == "the process ended with status 7: it breaks here"
 
     def test_what_failed_or_is_of_other_code_is_compiled_again_and_nothing_else(
         self, compiling: Compiling, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         first = compiling.run({"h100": self.WORK})
         compiled: list[str] = []
-        answers = module._answers
 
-        def noted(command: list[str], task: str, log: IO[bytes]) -> object:
+        def noted(*command: Any, task: str, **more: Any) -> LineProcess:
             compiled.extend(one["variant"]["execution_mode"] for one in json.loads(task)["measurements"])
-            return answers(command, task, log)
+            return LineProcess(*command, task=task, **more)
 
-        monkeypatch.setattr(module, "_answers", noted)
+        monkeypatch.setattr(module, "LineProcess", noted)
         assert compiling.run({"h100": self.WORK}) == first
         assert compiled == ["step.jit_graph"]
         compiling._commit = "another"

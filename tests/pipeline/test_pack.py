@@ -20,7 +20,7 @@ from harness.results.record import Record, find_settled_record, read_record, wri
 from main import main
 from pipeline.pack import pack
 from pipeline.report.command import ReportOptions, report_command
-from pipeline.report.compare import newest
+from pipeline.report.compare import placed
 from pipeline.report.publish import publish
 from pipeline.report.reading import read_records
 from pipeline.submission.estimate import read_durations
@@ -133,8 +133,8 @@ def test_later_records_lie_beside_a_pack_and_join_it(results: Results) -> None:
     old = pair(results)
     assert pack(results) == 0
     new = save(record("jax", "step.jit", 3000, ended_at=LATER), results)
-    counted = {one.measurement_id: one for one in newest(read_records(record_paths(results.records())).records)}
-    assert sorted(one.ended_at == LATER for one in counted.values()) == [False, False, False, True]
+    (counted,) = placed(read_records(record_paths(results.records())).records).values()
+    assert sorted(one.ended_at == LATER for one in counted) == [False, False, False, True]
     assert find_settled_record(read_record(new).measurement, results, "slurm") == new
     assert pack(results) == 0
     assert record_paths(results.records()) == sorted([*old, new]) and not files(results)
@@ -245,7 +245,7 @@ def test_estimate_and_ratios_so_far_read_packed_records(results: Results) -> Non
     pack(results)
     assert read_durations(folder, quick=False) == durations
     [ratio] = RatiosSoFar([plan("jax", "step.jit"), plan("torch", "step.eager")], results, passed).news()
-    assert "JAX 2.00 x [2.00, 2.00]" in ratio.sentence
+    assert "JAX: 2.00 × (2.00 to 2.00)" in ratio.sentence
 
 
 def test_a_job_skips_what_is_packed_and_measures_what_is_new(tmp_path: Path) -> None:

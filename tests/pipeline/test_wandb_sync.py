@@ -1,8 +1,6 @@
 """`main.py wandb sync` with the real client and the stand-in for W&B's server."""
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from harness.paths import REPOSITORY, Results
+from harness.paths import Results
 from pipeline import wandb_sync
 from pipeline.wandb_sync import IS_WRITTEN_S, sync, to_upload
 from tests.harness.job.test_tracker import JOB, a_measurement, a_tracker, finish, measure
-from tests.made.patience import patience
 from tests.made.report_records import plain, text
-from tests.made.wandb_server import WandbServer
+from tests.made.wandb_server import WandbServer, main_wandb
 
 
 @pytest.fixture
@@ -26,13 +23,7 @@ def server() -> Iterator[WandbServer]:
 
 
 def main_sync(server: WandbServer, results: Path, *flags: str) -> tuple[int, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") and name != "NETRC"}
-    clean |= {"HOME": str(results.parent), "WANDB_BASE_URL": server.url, "WANDB_API_KEY": "0" * 40}
-    command = [sys.executable, "main.py", "wandb", "sync", "--results", str(results), *flags]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=clean, capture_output=True, text=True, timeout=patience(120), check=False
-    )
-    return done.returncode, done.stdout + done.stderr
+    return main_wandb(server, results.parent, "sync", "--results", str(results), *flags)
 
 
 def test_what_is_kept_offline_is_uploaded_once_and_a_failure_is_tried_again(

@@ -2,7 +2,6 @@
 shows what is sent, and not that the web application draws it."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -16,8 +15,7 @@ from harness.paths import REPOSITORY
 from harness.results.partner import RATIO
 from harness.results.quantities import BY_NAME
 from pipeline.wandb_workspace import panel_groups
-from tests.made.patience import patience
-from tests.made.wandb_server import WandbServer
+from tests.made.wandb_server import WandbServer, main_wandb
 
 CONFIG = REPOSITORY / "experiments.yaml"
 needs_package = pytest.mark.skipif(find_spec("wandb_workspaces") is None, reason="needs the extra `workspace`")
@@ -27,32 +25,6 @@ needs_package = pytest.mark.skipif(find_spec("wandb_workspaces") is None, reason
 def server() -> Iterator[WandbServer]:
     with WandbServer() as server:
         yield server
-
-
-def main_wandb(server: WandbServer, tmp_path: Path, *flags: str, key: str | None = "0" * 40) -> tuple[int, str]:
-    """As a user's process: exit status and all that it said."""
-    import os
-
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") and name != "NETRC"}
-    clean |= {"HOME": str(tmp_path), "WANDB_BASE_URL": server.url} | ({"WANDB_API_KEY": key} if key else {})
-    command = [sys.executable, "main.py", "wandb", *flags]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=clean, capture_output=True, text=True, timeout=patience(60), check=False
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
-def test_what_the_issue_asks_for_is_in_it() -> None:
-    groups = {group.title: group for group in panel_groups(["accuracy", "perplexity", "accuracy"])}
-    keys = {title: [key for panel in group.panels for key in panel.keys] for title, group in groups.items()}
-    of_end = "measurement/throughput_samples_per_s"
-    assert keys["Throughput"][:3] == ["live/throughput_samples_per_s", "measurement/ratio_so_far", of_end]
-    patterns = [panel.pattern for panel in groups["Loss and metric"].panels][:4]
-    assert patterns == ["^train/loss/", "^test/loss/", "^test/accuracy/", "^test/perplexity/"]
-    assert keys["Latency of a step"] == [f"measurement/step_time_{name}_s" for name in ("p50", "p95", "p99")]
-    assert "measurement/memory_step_peak_bytes" in keys["Memory"]
-    assert "measurement/energy_net_joules_per_sample" in keys["Energy"]
-    assert keys["Models"] == ["measurement/parameter_count"]
 
 
 def test_every_panel_shows_what_runs_log() -> None:

@@ -40,7 +40,6 @@ RUN_FEW_TIMES = {
     "test_inference",
     "test_jax_layers",
     "test_jax_pooling",
-    "test_jax_training_check",
     "test_many_models",
     "test_optimizer",
     "test_per_sample_gradients",

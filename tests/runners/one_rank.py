@@ -53,7 +53,7 @@ def do(framework: Any, task: dict[str, Any], **of_session: Any) -> Numbers:
         session = with_small_images(session)
         if task.get("in_chunks"):
             stack.enter_context(in_chunks(session))
-        if framework == "torch" and session.mode.run_as == "compiled" and not task.get("by_inductor"):
+        if framework == "torch" and session.mode.run_as == "compiled":
             from tests.made.captures import only_trace
 
             only_trace(patch)

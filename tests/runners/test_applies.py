@@ -5,7 +5,6 @@ it can be wrong in two ways, which are found here by the model that is built and
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,18 +136,3 @@ def test_a_formulation_that_claims_too_little_or_too_much_is_found(framework: Fr
     name, formulation, knows, data, model = CLAIMS[framework, claim]
     declared, of = with_formulation(use_case(name), framework, formulation, knows=knows), benchmark(data)
     assert disagreements(framework, declared, of, of.model(model))
-
-
-UNDECLARED = {
-    "jax": ("inference", "imagenet100", "mobilenet_v3_small", Layer.DEPTHWISE, {"taps"}),
-    "torch": ("many_models", "text", "mlp", Layer.TABLE, {"conv1d_loop", "grouped_conv1d", "batched"}),
-}
-"""Use case, benchmark, model, the kind of its layers that is left out, and the formulations that show it."""
-
-
-def test_a_layer_that_is_not_declared_is_found(framework: Framework) -> None:
-    name, data, of_model, left_out, formulations = UNDECLARED[framework]
-    of = benchmark(data)
-    model = of.model(of_model)
-    found = disagreements(framework, use_case(name), of, replace(model, layers=model.layers - {left_out}))
-    assert {words.partition(".")[0] for words in found} == formulations

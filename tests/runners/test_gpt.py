@@ -17,10 +17,8 @@ from harness.errors import Refused
 from harness.measure.process import gate_session
 from harness.plan import Framework
 from harness.results.parity import ParityNumbers, compare, gate_measurement, judge
-from harness.work.applies import why_not
 from harness.work.benchmarks import enwik8
 from harness.work.closeness import relative_error
-from harness.work.declared import benchmark, use_case
 from harness.work.use_cases.per_sample_gradients import Settings
 from jax_runner import ghost as jax_ghost
 from jax_runner.device import model_dtypes
@@ -150,12 +148,6 @@ def test_norms_need_the_cross_term_of_the_shared_table(loop: OneByOne, monkeypat
     assert relative_error(norms(), loop.output("norms")) > 1e-4
 
 
-def test_both_frameworks_choose_the_same_forms() -> None:
-    jax_forms = jax_ghost.choices(make_problem("jax"))
-    assert sorted(jax_forms) == sorted(torch_ghost.choices(make_problem("torch")))
-    assert {"wte: equal_tokens", "wpe: rows", "ln_f: summed", "head: gram", "h.0.mlp.c_fc: gram"} < set(jax_forms)
-
-
 # bf16
 
 
@@ -282,15 +274,6 @@ def test_attention_written_out_is_pytorchs(dtype: torch.dtype) -> None:
         assert relative_error({"": own.detach().double().numpy()}, {"": theirs.detach().numpy()}) < (
             1e-14 if dtype == torch.float64 else 2e-2
         )
-
-
-def test_kernels_are_modes_of_models_with_attention() -> None:
-    training = use_case("train")
-    for framework, mode in (("torch", "flash_attention.compiled_graph"), ("jax", "cudnn_attention.jit")):
-        declared = training.mode(framework, mode)  # type: ignore[arg-type]
-        for data, model, makes_sense in (("enwik8", "gpt_mini", True), ("mnist", "cnn", False)):
-            of = benchmark(data)
-            assert (why_not(training, of, of.model(model), declared, "bf16", {}, 1) is None) == makes_sense
 
 
 # Use case 6

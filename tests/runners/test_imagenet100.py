@@ -16,7 +16,6 @@ import torch
 from flax import nnx
 from jax import numpy as jnp
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torchvision import models as torchvision_models
 from torchvision.models.efficientnet import MBConvConfig
@@ -35,9 +34,7 @@ from jax_runner.weights import arrays_of, load_weights, neutral_name, parameter_
 from tests.made.operators import Operators
 from tests.made.sessions import build, make_session
 from torch_runner import weights as torch_weights
-from torch_runner.models import for_vmap
 from torch_runner.models import imagenet100 as torch_models
-from torch_runner.use_cases.many_models import gradient_of
 
 Numbers = dict[str, np.ndarray]
 
@@ -77,7 +74,6 @@ def test_names_shapes_and_counts(model: Any) -> None:
     expected = {name: tuple(v.shape) for name, v in theirs.state_dict().items() if "num_batches" not in name}
     assert shapes_of(ours) == expected
     assert model.parameter_count == parameter_count(ours) == torch_weights.parameter_count(theirs)
-    assert model.multiply_adds == multiply_adds(theirs, sizes.image_size)
 
 
 @pytest.mark.parametrize("model", BENCHMARK.models, ids=lambda model: model.name)
@@ -102,33 +98,6 @@ def shapes_of(model: nnx.Module) -> dict[str, tuple[int, ...]]:
     flat = nnx.to_flat_state(nnx.state(model))
     empty = {path: np.broadcast_to(np.float32(0), variable.shape) for path, variable in flat}
     return {neutral_name(path): to_neutral_layout(path, value, {}).shape for path, value in empty.items()}
-
-
-def multiply_adds(model: torch.nn.Module, image_size: int) -> int:
-    """Of one image, counted at each layer as it is called; with tensors that compute nothing."""
-    counts = []
-
-    def of_convolution(layer: Any, _inputs: Any, output: Any) -> None:
-        counts.append(output.numel() * layer.in_channels // layer.groups * layer.kernel_size[0] * layer.kernel_size[1])
-
-    def of_dense(layer: Any, _inputs: Any, output: Any) -> None:
-        counts.append(output.numel() * layer.in_features)
-
-    def of_attention(layer: Any, inputs: Any, _output: Any) -> None:
-        """Three projections, the products of all pairs of tokens, the mean of values, and the projection out."""
-        (_, tokens, features) = inputs[0].shape
-        counts.append(4 * tokens * features**2 + 2 * tokens**2 * features)
-
-    for layer in model.modules():
-        if isinstance(layer, torch.nn.Conv2d):
-            layer.register_forward_hook(of_convolution)
-        elif type(layer) is torch.nn.Linear:  # attention calls no hook of its own
-            layer.register_forward_hook(of_dense)
-        elif isinstance(layer, torch.nn.MultiheadAttention):
-            layer.register_forward_hook(of_attention)
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        model.to_empty(device="cpu")(torch.zeros(1, 3, image_size, image_size))
-    return sum(counts)
 
 
 @pytest.mark.parametrize("name", BY_DAY)
@@ -348,15 +317,6 @@ def attribute(path: str, **values: Any) -> Change:
     return lambda model: [setattr(model.get_submodule(path), name, value) for name, value in values.items()]
 
 
-def everywhere(kind: type[torch.nn.Module], **values: Any) -> Change:
-    return lambda model: [
-        setattr(layer, name, value)
-        for layer in model.modules()
-        if isinstance(layer, kind)
-        for name, value in values.items()
-    ]
-
-
 def another(path: str, layer: torch.nn.Module) -> Change:
     return lambda model: model.set_submodule(path, layer)
 
@@ -384,40 +344,27 @@ def patches_transposed(model: Any) -> None:
 
 FAULTS: dict[str, dict[str, Change]] = {
     "resnet50": {
-        "epsilon everywhere": everywhere(torch.nn.BatchNorm2d, eps=1e-3),
         "epsilon of one layer": attribute("layer3.0.bn2", eps=1e-3),
-        "a smaller epsilon": everywhere(torch.nn.BatchNorm2d, eps=1e-6),
-        "SAME in the stem": of_class("conv1", PaddedAsSame),
         "SAME in layer2": of_class("layer2.0.conv2", PaddedAsSame),
-        "SAME in layer4": of_class("layer4.0.conv2", PaddedAsSame),
         "stride as in v1": stride_in_first_convolution,
         "momentum of one layer": attribute("layer3.0.bn2", momentum=0.01),
         "biased variance of one layer": of_class("layer3.0.bn2", Biased),
     },
     "mobilenet_v3_small": {
-        "epsilon everywhere": everywhere(torch.nn.BatchNorm2d, eps=1e-5),
-        "momentum everywhere": everywhere(torch.nn.BatchNorm2d, momentum=0.1),
         "sigmoid for one hardsigmoid": another("features.3.block.2.scale_activation", torch.nn.Sigmoid()),
         "SiLU for one hardswish": another("features.3.block.1.2", torch.nn.SiLU()),
-        "hardswish for one ReLU": another("features.3.block.2.activation", torch.nn.Hardswish()),
-        "ReLU6 for one ReLU": another("features.2.block.0.2", torch.nn.ReLU6()),
-        "SAME in the stem": of_class("features.0.0", PaddedAsSame),
         "SAME in a depthwise layer": of_class("features.4.block.1.0", PaddedAsSame),
         "dropout": another("classifier.2", torch.nn.Dropout(0.2)),
     },
     "efficientnet_b0": {
-        "epsilon everywhere": everywhere(torch.nn.BatchNorm2d, eps=1e-3),
         "ReLU in one squeeze": another("features.2.1.block.2.activation", torch.nn.ReLU()),
         "hardsigmoid for one sigmoid": another("features.2.1.block.2.scale_activation", torch.nn.Hardsigmoid()),
         "SAME in a depthwise layer": of_class("features.2.0.block.1.0", PaddedAsSame),
-        "SAME in a large depthwise layer": of_class("features.3.0.block.1.0", PaddedAsSame),
         "stochastic depth": another("features.2.1.stochastic_depth", StochasticDepth(0.5, "row")),
     },
     "vit_b_16": {
-        "approximate GELU": everywhere(torch.nn.GELU, approximate="tanh"),
         "approximate GELU in one layer": attribute("encoder.layers.encoder_layer_1.mlp.1", approximate="tanh"),
-        "epsilon of PyTorch's default": everywhere(torch.nn.LayerNorm, eps=1e-5),
-        "a smaller epsilon": everywhere(torch.nn.LayerNorm, eps=1e-12),
+        "epsilon of one layer": attribute("encoder.layers.encoder_layer_1.ln_2", eps=1e-5),
         "keys for queries": keys_for_queries,
         "positions shifted": positions_shifted,
         "patches transposed": patches_transposed,
@@ -476,31 +423,6 @@ def test_residuals_are_in_half_precision_on_both_sides() -> None:
     error_of_jax, error_of_torch = relative(found, exact), relative(theirs, exact)
     assert 1e-3 < error_of_jax < 2 * error_of_torch < 5e-2
     assert error_of_torch < 2 * error_of_jax
-
-
-def test_vmapped_gradients_of_attention_in_half_precision() -> None:
-    """Under autocast, where those by `SDPBackend.MATH` fail, on a CPU as on a GPU; against plain autograd in float64.
-    Of one layer, as CPUs and GPUs have different rules of autocast for others."""
-    layer = torch.nn.MultiheadAttention(32, 2, batch_first=True)
-    torch_weights.load_weights(layer, random_weight)
-    exact = deepcopy(layer).double()
-    parameters = {name: parameter.detach() for name, parameter in layer.named_parameters()}
-    samples = torch.from_numpy(np.random.default_rng(2).standard_normal((3, 5, 32))).float()
-
-    def loss(own: dict[str, torch.Tensor], sample: torch.Tensor) -> torch.Tensor:
-        tokens = sample[None]
-        with torch.autocast("cpu", torch.bfloat16):
-            outputs, _ = functional_call(layer, own, (tokens, tokens, tokens), {"need_weights": False})
-        return outputs.float().square().sum()
-
-    for_vmap(layer)
-    found = vmap(grad(loss), in_dims=(None, 0))(parameters, samples)
-    for index, tokens in enumerate(samples[:, None].double()):
-        exact.zero_grad()
-        exact(tokens, tokens, tokens, need_weights=False)[0].square().sum().backward()
-        ours = torch.cat([gradient[index].flatten() for gradient in found.values()]).double()
-        theirs = torch.cat([gradient_of(parameter).flatten() for parameter in exact.parameters()])
-        assert 1e-3 < relative(ours.numpy(), theirs.numpy()) < 3e-2
 
 
 # Other use cases

@@ -67,7 +67,6 @@ def answers_in_float64(framework: Framework, data: str, model: str, batch_norm: 
         ("synthetic", "convnet", "folded", "on_host"),
         ("synthetic", "mlp", "folded", "on_device"),
         ("cifar10", "resnet18", "folded", "on_host"),
-        pytest.param("cifar10", "resnet18", "kept", "on_device", marks=pytest.mark.nightly),
     ],
 )
 def test_both_frameworks_give_the_same_outputs(data: str, model: str, batch_norm: str, inputs: str) -> None:
@@ -164,16 +163,6 @@ def test_a_graph_that_does_not_read_its_input_is_caught(
     program = build(make_session("torch", "inference", execution_mode="forward.eager_graph", options=options))
     with pytest.raises(CheckFailed):
         program.check()
-
-
-def test_strides_are_those_of_the_mode() -> None:
-    def is_nhwc(mode: str) -> list[bool]:
-        program: Any = build(make_session("torch", "inference", **RESNET, execution_mode=mode))
-        tensors = [program.inputs, next(program.outputs_of.layer1.parameters())]
-        return [tensor.is_contiguous(memory_format=torch.channels_last) for tensor in tensors]
-
-    assert is_nhwc("forward.eager") == [True, True]
-    assert is_nhwc("forward.eager_nchw") == [False, False]
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,8 @@ def test_axes_are_those_of_the_neutral_layout() -> None:
 
 # The check
 
+SGD = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 1.0}
+
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_check_of_the_recipe(framework: Framework) -> None:
@@ -224,6 +226,8 @@ def test_the_check_of_the_recipe(framework: Framework) -> None:
         ("torch", {"weight_decay": 0.0}, "updates of 2 steps"),
         ("torch", {"max_gradient_norm": 0.0}, "gradients"),
         ("torch", {"beta1": 0.5}, "gradients"),
+        *((framework, SGD | {"momentum": 0.45}, "updates of 2 steps") for framework in FRAMEWORKS),
+        *((framework, SGD | {"weight_decay": 0.0}, "gradients") for framework in FRAMEWORKS),
     ],
     ids=str,
 )
@@ -232,7 +236,7 @@ def test_the_check_finds_another_optimizer(
 ) -> None:
     """Than the settings ask for. The gradient is the first moment by (1 - beta1), so clip and beta1 show in it."""
     program: Any = build(small_session(framework, **wrong))
-    asked_for = small_session(framework).measurement.settings
+    asked_for = small_session(framework, **(SGD if "optimizer" in wrong else {})).measurement.settings
     program.settings = Settings.model_validate(asked_for)
     if "max_gradient_norm" in wrong:
         monkeypatch.setattr(torch_train, "clip_gradients", lambda *_: None)

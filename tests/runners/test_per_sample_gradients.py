@@ -45,14 +45,11 @@ MODES = [
     if not mode.run.process_per_node
     and mode.formulation != "batch"
     and mode.run_as != "max_autotune"
-    and (framework == "torch" or mode.graph == "none")
+    and (mode.graph == "none" or (framework == "torch" and mode.run_as == "eager"))
+    and (mode.formulation != "chunked_outer_product" or mode.name.endswith(".eager"))
 ]
-"""For one device. Those of a GPU run as tests/made/captures.py has it; XLA takes no options for GPUs on a CPU."""
-BY_DAY = [
-    pytest.param(*case, marks=pytest.mark.nightly if "chunked_outer" in case[1] or "compiled_graph" in case[1] else ())
-    for case in MODES
-]
-"""By day chunks are those of other formulations, and what a graph would capture is compiled or captured, not both."""
+"""For one device. Those of a GPU run as tests/made/captures.py has it: compiled or captured, and not both; XLA takes no
+options for GPUs on a CPU. Chunks of outer products are made as those of other formulations."""
 BATCH_MODES = [("jax", "batch.jit"), *(("torch", f"batch.{run}") for run in ("eager", "eager_graph", "compiled_graph"))]
 
 
@@ -95,7 +92,7 @@ def expected(output: str, batch_size: int = BATCH_SIZE, benchmark: str = "mnist"
 
 
 @pytest.mark.usefixtures("every_mode")
-@pytest.mark.parametrize(("framework", "mode"), BY_DAY)
+@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_mode_is_the_loop(framework: Framework, mode: str) -> None:
     """Where torch.compile traces, one output stands for all."""
     declared = USE_CASE.mode(framework, mode)
@@ -121,12 +118,7 @@ def test_chunks_without_a_rest_and_a_rest_alone(framework: Framework, output: st
 
 
 @pytest.mark.parametrize(
-    ("framework", "mode"),
-    [
-        ("jax", "vmap.jit"),
-        *(pytest.param("jax", mode, marks=pytest.mark.nightly) for mode in ("outer_product.jit", "grouped.jit")),
-        *(("torch", mode) for mode in ("vmap.eager", "outer_product.eager")),
-    ],
+    ("framework", "mode"), [("jax", "vmap.jit"), ("torch", "vmap.eager"), ("torch", "outer_product.eager")]
 )
 def test_cifar10_network_too(framework: Framework, mode: str) -> None:
     """Convolutions behind each other, and pooling between them."""
@@ -182,7 +174,6 @@ def test_clip_factor_by_hand(framework: str, array: Callable[[Any], Any]) -> Non
         ("jax", "vmap.jit", "full"),
         ("jax", "grouped.jit", "clipped_sum"),
         ("torch", "vmap.eager", "clipped_sum"),
-        pytest.param("torch", "outer_product.compiled", "full", marks=pytest.mark.nightly),
     ],
 )
 def test_whole_use_case_passes_its_check(framework: Framework, mode: str, output: str) -> None:

@@ -31,10 +31,7 @@ from tests.runners import one_rank
 from torch_runner.several_devices import with_averaged_gradients
 
 PLAIN_MODE = {"jax": "vmap.jit", "torch": "vmap.eager"}
-BATCH_MODE = {"jax": "batch.jit", "torch": "batch.eager"}
-OUTER_PRODUCT = {"jax": "outer_product.jit", "torch": "outer_product.eager"}
 PROCESS_PER_NODE = {"train": "step.process_per_node", "per_sample_gradients": "vmap.process_per_node"}
-CHUNKED = {"jax": "chunked.jit", "torch": "chunked.eager"}
 CLIP_NORM = 80.0
 """Among the norms of the first samples, which are 11 to 148: some are clipped, some are not."""
 
@@ -49,8 +46,8 @@ RECIPE = {
 ADAMW = {"optimizer": "adamw", "max_gradient_norm": 0.1, "epsilon": 1e-4}
 """The gradients' norm is above 1, so all are clipped; after the average, or the two ranks' norms would differ."""
 
-WHOLE_GRADIENTS = [("jax", "clipped_sum"), ("torch", "full"), ("torch", "clipped_sum")]
-"""Of use case 4, as a measurement runs it; the first is both ways of JAX to have two devices."""
+WHOLE_GRADIENTS = ("full", "clipped_sum")
+"""Of use case 4, as a measurement runs it."""
 
 ON_CPU = {
     "JAX_PLATFORMS": "cpu",
@@ -84,48 +81,46 @@ def tasks_of(framework: str) -> Tasks:
         "train-collectives": train("collectives"),
         "train-whole": train("whole", batch_size=16),
         "train-whole_step": train("parity", execution_mode={"jax": "scan.jit", "torch": "step.compiled"}[framework]),
-        "unchecked": train("check_of_the_control"),
-        "missing_tap": train(
-            "check_with_a_missing_tap", benchmark="mnist", model="cnn", batch_size=2, precision="fp32"
-        ),
         "batch_norm": train(
             "parity", benchmark="cifar10", model="resnet18", learning_rate=1e-4, precision="fp32", batch_size=8
         ),
         "agreements": train("agreements"),
-        "losses_in_chunks": train("losses") | IN_CHUNKS,
-        "recipe": train("parity", benchmark="mnist", model="cnn", **RECIPE) | IN_CHUNKS,
+        "adamw": train("parity", **ADAMW),
     }
     for name, mode, output in per_sample_tasks(framework):
         tasks[name] = gradients("parity", mode, output)
         if name.endswith("-plain"):
             tasks[f"{name}-collectives"] = gradients("collectives", mode, output)
-    tasks["adamw"] = train("parity", **ADAMW)
     if framework == "torch":
+        small = {"benchmark": "mnist", "model": "cnn", "batch_size": 2, "precision": "fp32"}
+        tasks["unchecked"] = train("check_of_the_control")
+        tasks["missing_tap"] = train("check_with_a_missing_tap", **small)
+        tasks["losses_in_chunks"] = train("losses") | IN_CHUNKS
+        tasks["recipe"] = train("parity", benchmark="mnist", model="cnn", **RECIPE) | IN_CHUNKS
         tasks["adamw-flat"] = train("parity", execution_mode="flat.eager", **ADAMW)
         tasks["train-flat"] = train("parity", execution_mode="flat.eager")
         network = {"benchmark": "cifar10", "model": "cnn", "batch_size": 2, "precision": "fp32"}
         tasks["graphs"] = train("graphs_in_step", execution_mode="step.compiled", **network)
-    for own_framework, output in WHOLE_GRADIENTS:
-        if own_framework == framework:
+        for output in WHOLE_GRADIENTS:
             tasks[f"{output}-whole"] = gradients("whole", PLAIN_MODE[framework], output)
     return tasks
 
 
 def per_sample_tasks(framework: str) -> list[tuple[str, str, str]]:
     """Name, mode and output. What joins the parts is the same for all modes, so few stand for them."""
-    plain = [(f"{output}-plain", PLAIN_MODE[framework], output) for output in ("norms", "full", "clipped_sum")]
+    if framework == "jax":  # XLA takes a second or more for each
+        return [(f"{output}-plain", PLAIN_MODE[framework], output) for output in ("full", "clipped_sum")]
     return [
-        *plain,
-        ("batch_gradient-plain", BATCH_MODE[framework], "batch_gradient"),
-        ("full-outer_product", OUTER_PRODUCT[framework], "full"),
-        ("clipped_sum-chunked", CHUNKED[framework], "clipped_sum"),
+        *((f"{output}-plain", PLAIN_MODE[framework], output) for output in ("norms", "full", "clipped_sum")),
+        ("batch_gradient-plain", "batch.eager", "batch_gradient"),
+        ("full-outer_product", "outer_product.eager", "full"),
+        ("clipped_sum-chunked", "chunked.eager", "clipped_sum"),
     ]
 
 
 def tasks_of_one_process() -> Tasks:
     """JAX with both devices in one process."""
-    names = ["train", "train-collectives", "train-whole", "batch_norm", "clipped_sum-whole", "losses_in_chunks"]
-    names += [f"{output}-plain{suffix}" for output in ("full", "clipped_sum") for suffix in ("", "-collectives")]
+    names = ["train", "train-collectives", "clipped_sum-plain", "clipped_sum-plain-collectives"]
     tasks = {name: tasks_of("jax")[name] for name in names}
     for task in tasks.values():
         task["session"]["execution_mode"] = PROCESS_PER_NODE[task["session"]["use_case"]]
@@ -140,46 +135,21 @@ def alone(framework: str, name: str) -> Numbers:
 
 Found = Callable[[str, str], list[Numbers]]
 
-JAX_BY_DAY = {
-    *("train", "train-apart", "train-collectives", "train-whole", "batch_norm", "agreements"),
-    *("full-plain", "full-plain-collectives", "clipped_sum-plain", "clipped_sum-plain-collectives"),
-}
-"""Every other task of two ranks is one more program of the same making. XLA takes a second or more for each."""
-ONE_PROCESS_BY_DAY = {"train", "train-collectives", "clipped_sum-plain", "clipped_sum-plain-collectives"}
-
-
-def is_for_the_night(framework: str, name: str) -> bool:
-    return framework == "jax" and name not in JAX_BY_DAY
-
-
-def param(framework: str, name: str, *values: Any) -> Any:
-    marks = [pytest.mark.nightly] if is_for_the_night(framework, name) else []
-    return pytest.param(framework, *values, marks=marks)
-
-
-def on_both_sides(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("framework", [param(framework, name) for framework in FRAMEWORKS])
-
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """(framework, task) -> what each of two ranks found."""
-    return found_by_ranks(tasks_of, is_for_the_night, tmp_path_factory)
+    return found_by_ranks(tasks_of, tmp_path_factory)
 
 
-def found_by_ranks(
-    tasks_of: Callable[[Any], Tasks], is_for_the_night: Callable[[str, str], bool], folders: pytest.TempPathFactory
-) -> Found:
-    """Those of the day at the first question for one of them, and those of the night."""
+def found_by_ranks(tasks_of: Callable[[Any], Tasks], folders: pytest.TempPathFactory) -> Found:
+    """At the first question for one of a framework, all of them."""
 
     @cache
-    def done(framework: str, at_night: bool) -> Callable[[str], list[Numbers]]:
-        tasks = {
-            name: task for name, task in tasks_of(framework).items() if is_for_the_night(framework, name) == at_night
-        }
-        return ranks_of(framework, tasks, folders.mktemp(framework))
+    def done(framework: str) -> Callable[[str], list[Numbers]]:
+        return ranks_of(framework, tasks_of(framework), folders.mktemp(framework))
 
-    return lambda framework, name: done(framework, is_for_the_night(framework, name))(name)
+    return lambda framework, name: done(framework)(name)
 
 
 def ranks_of(framework: str, tasks: Tasks, folder: Path) -> Callable[[str], list[Numbers]]:
@@ -195,17 +165,9 @@ def ranks_of(framework: str, tasks: Tasks, folder: Path) -> Callable[[str], list
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Numbers]:
     """Task -> what JAX found with one process for two devices."""
-
-    @cache
-    def done(at_night: bool) -> Path:
-        tasks = {
-            name: task for name, task in tasks_of_one_process().items() if (name in ONE_PROCESS_BY_DAY) != at_night
-        }
-        folder = tmp_path_factory.mktemp("one-process")
-        run_ranks("jax", tasks, [World(devices_per_rank=2)], folder)
-        return folder
-
-    return lambda name: dict(np.load(done(name not in ONE_PROCESS_BY_DAY) / f"{name}.0.npz"))
+    folder = tmp_path_factory.mktemp("one-process")
+    run_ranks("jax", tasks_of_one_process(), [World(devices_per_rank=2)], folder)
+    return lambda name: dict(np.load(folder / f"{name}.0.npz"))
 
 
 def run_ranks(framework: str, tasks: Tasks, worlds: list[World], folder: Path) -> None:
@@ -244,34 +206,10 @@ def test_two_devices_train_the_same_on_both_sides(found: Found) -> None:
     require_same(found("jax", "train")[0], found("torch", "train")[0])
 
 
-@on_both_sides("train-whole_step")
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_compiled_training_on_two_devices(found: Found, framework: str) -> None:
     """JAX's scan; PyTorch compiles the module inside DistributedDataParallel."""
     require_same(found(framework, "train-whole_step")[0], alone(framework, "train"))
-
-
-@pytest.mark.nightly
-def test_inductor_inside_data_parallel(tmp_path: Path) -> None:
-    tasks = {"train": train("parity", execution_mode="step.compiled") | {"by_inductor": True}}
-    for rank in ranks_of("torch", tasks, tmp_path)("train"):
-        require_same(rank, alone("torch", "train"))
-
-
-@pytest.mark.nightly
-def test_what_is_left_of_the_whole_of_jax(tmp_path: Path) -> None:
-    """Use case 4 as a measurement, with each sample's gradients, in both ways to have two devices; and rates and crops
-    in one process."""
-    whole = gradients("whole", PLAIN_MODE["jax"], "full")
-    for rank in ranks_of("jax", {"full": whole}, tmp_path)("full"):
-        require_checked(rank, "full")
-    tasks = {"full": whole, "recipe": tasks_of("jax")["recipe"]}
-    for task in tasks.values():
-        task["session"]["execution_mode"] = PROCESS_PER_NODE[task["session"]["use_case"]]
-    folder = tmp_path / "one-process"
-    folder.mkdir()
-    run_ranks("jax", tasks, [World(devices_per_rank=2)], folder)
-    require_checked(dict(np.load(folder / "full.0.npz")), "full")
-    require_same(dict(np.load(folder / "recipe.0.npz")), alone("torch", "recipe"))
 
 
 def test_control_is_the_very_code_that_was_timed(found: Found) -> None:
@@ -292,15 +230,13 @@ def test_control_moves_no_gradients(found: Found, framework: str) -> None:
             assert error_of(name, first, joined) > 1e-3, name
 
 
-@on_both_sides("unchecked")
-def test_check_finds_gradients_that_are_not_averaged(found: Found, framework: str) -> None:
-    for rank in found(framework, "unchecked"):
+def test_check_finds_gradients_that_are_not_averaged(found: Found) -> None:
+    for rank in found("torch", "unchecked"):
         assert "gradients of the step against float64" in str(rank["failed"])
 
 
-@on_both_sides("missing_tap")
-def test_check_finds_a_wrong_kernel(found: Found, framework: str) -> None:
-    for rank in found(framework, "missing_tap"):
+def test_check_finds_a_wrong_kernel(found: Found) -> None:
+    for rank in found("torch", "missing_tap"):
         assert "The result is wrong, so it is not timed" in str(rank["failed"])
 
 
@@ -344,11 +280,7 @@ def test_batch_norm_is_local_on_both_sides(found: Found) -> None:
 
 @pytest.mark.parametrize(
     ("framework", "name", "output"),
-    [
-        param(framework, name, name, output)
-        for framework in FRAMEWORKS
-        for name, _, output in per_sample_tasks(framework)
-    ],
+    [(framework, name, output) for framework in FRAMEWORKS for name, _, output in per_sample_tasks(framework)],
 )
 def test_per_sample_gradients_on_two_devices(found: Found, framework: str, name: str, output: str) -> None:
     """Per-sample outputs, in order, without a collective; sums by one all-reduce, and the same on both ranks."""
@@ -380,25 +312,23 @@ def test_whole_training(found: Found, framework: str) -> None:
         assert rank["samples_per_step"] == 16
 
 
-@on_both_sides("losses_in_chunks")
-def test_training_in_chunks(found: Found, framework: str) -> None:
+def test_training_in_chunks(found: Found) -> None:
     """Each rank gets the samples of its own part of each batch: as many losses as steps, those of one device with the
     whole training set."""
-    expected = one_rank.do(framework, train("losses"))
+    expected = one_rank.do("torch", train("losses"))
     assert len(set(expected["losses"])) == 14
-    for rank in found(framework, "losses_in_chunks"):
+    for rank in found("torch", "losses_in_chunks"):
         require_same(rank, expected)
 
 
-@on_both_sides("recipe")
-def test_rates_and_crops_on_two_devices(found: Found, framework: str) -> None:
-    for rank in found(framework, "recipe"):
+def test_rates_and_crops_on_two_devices(found: Found) -> None:
+    for rank in found("torch", "recipe"):
         require_same(rank, alone("torch", "recipe"))
 
 
 @pytest.mark.parametrize(
     ("framework", "task"),
-    [param("jax", "adamw", "adamw"), param("torch", "adamw", "adamw"), param("torch", "adamw-flat", "adamw-flat")],
+    [("jax", "adamw"), ("torch", "adamw"), ("torch", "adamw-flat")],
 )
 def test_clipped_adamw_on_two_devices(found: Found, framework: str, task: str) -> None:
     """One norm, of the averaged gradient; a clip before the average would give another sum."""
@@ -417,42 +347,25 @@ def require_same_course(numbers: Numbers, expected: Numbers) -> None:
     assert numbers["recompiles"] == 0
 
 
-@pytest.mark.parametrize(
-    ("framework", "output"), [param(framework, f"{output}-whole", output) for framework, output in WHOLE_GRADIENTS]
-)
-def test_whole_per_sample_gradients(found: Found, framework: str, output: str) -> None:
-    """Each rank's output passes the check against the float64 loop before it is timed."""
-    ranks = found(framework, f"{output}-whole")
+@pytest.mark.parametrize("output", WHOLE_GRADIENTS)
+def test_whole_per_sample_gradients(found: Found, output: str) -> None:
+    """Each rank's output passes the check against the float64 loop before it is timed. Errors: of the reference, and of
+    the measured output the typical and the worst."""
+    ranks = found("torch", f"{output}-whole")
     for rank in ranks:
-        require_checked(rank, output)
+        assert len(rank["errors"]) == 3 and (rank["errors"] < TOLERANCE).all()
+        assert (rank["errors"] > 0).all()  # nothing was compared with itself
+        assert len(rank["blocks_alone"]) == (3 if output == "clipped_sum" else 0)
+        assert rank["recompiles"] == 0
         np.testing.assert_array_equal(rank["calls"], ranks[0]["calls"])
-
-
-def require_checked(numbers: Numbers, output: str) -> None:
-    """Errors: of the reference, and of the measured output the typical and the worst."""
-    assert (numbers["errors"] < TOLERANCE).all()
-    assert (numbers["errors"] > 0).all()  # nothing was compared with itself
-    assert len(numbers["errors"]) == 3
-    assert len(numbers["blocks_alone"]) == (3 if output == "clipped_sum" else 0)
-    assert numbers["recompiles"] == 0
 
 
 # One process with both devices
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("train", "clipped_sum-plain"),
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("full-plain", "batch_norm", "losses_in_chunks")),
-    ],
-)
+@pytest.mark.parametrize("name", ["train", "clipped_sum-plain"])
 def test_one_process_computes_what_two_do(found: Found, one_process: Callable[[str], Numbers], name: str) -> None:
-    """Of BatchNorm, the statistics are those of the first device. Each sample's gradients take no collective."""
-    if name == "full-plain":
-        assert one_process("full-plain-collectives")["joined"].tolist() == [0, 0]
-    require = require_alike if name == "batch_norm" else require_same
-    require(one_process(name), found("jax", name)[0])
+    require_same(one_process(name), found("jax", name)[0])
 
 
 def test_collectives_of_one_process(one_process: Callable[[str], Numbers]) -> None:
@@ -460,21 +373,6 @@ def test_collectives_of_one_process(one_process: Callable[[str], Numbers]) -> No
     assert 1 <= reductions <= 5
     assert others == 0
     assert one_process("clipped_sum-plain-collectives")["joined"].tolist() == [1, 0]
-
-
-@pytest.mark.nightly
-def test_whole_use_cases_in_one_process(one_process: Callable[[str], Numbers]) -> None:
-    training = one_process("train-whole")
-    require_same_course(training, alone("jax", "train-whole"))
-    assert json.loads(str(training["details"])) == {
-        "batch_norm": "local",
-        "processes": 1,
-        "devices_per_process": 2,
-        "one_device_mode": "step.jit",
-    }
-    per_sample = one_process("clipped_sum-whole")
-    require_checked(per_sample, "clipped_sum")
-    assert json.loads(str(per_sample["details"]))["one_device_mode"] == "vmap.jit"
 
 
 @pytest.mark.parametrize("use_case", ["train", "per_sample_gradients"])

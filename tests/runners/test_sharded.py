@@ -16,18 +16,14 @@ from tests.made.numbers import Numbers, require_same
 from tests.runners import one_rank
 from tests.runners.test_several_devices import (
     ADAMW,
-    IN_CHUNKS,
     Found,
     Tasks,
     found_by_ranks,
-    require_same_course,
     train,
 )
 
 PLAIN = {"jax": "step.jit", "torch": "step.eager"}
-WHOLE_STEP = {"jax": "scan.jit", "torch": "step.compiled"}
 MODELS = {"gpt": ("enwik8", "gpt_nano"), "vit": ("imagenet100", "vit_b_16")}
-AT_NIGHT = ("whole_step", "chunks", "whole")
 CASES: dict[str, dict[str, Any]] = {"sgd": {"max_gradient_norm": 0.1}, "adamw": ADAMW | {"warmup_epochs": 0.01}}
 
 
@@ -40,9 +36,6 @@ def tasks_of(framework: Framework) -> Tasks:
         if name != "vit-wrong"
     }
     tasks |= {name: train("parity", **case, **sharded) for name, case in CASES.items()}
-    tasks["whole_step"] = train("parity", **sharded | {"execution_mode": WHOLE_STEP[framework]})
-    tasks["chunks"] = train("parity", **sharded) | IN_CHUNKS
-    tasks["whole"] = train("whole", **sharded | {"batch_size": 16})
     tasks["collectives"] = train("collectives", **sharded)
     return tasks
 
@@ -50,7 +43,7 @@ def tasks_of(framework: Framework) -> Tasks:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """(framework, task) -> what each of two ranks found."""
-    return found_by_ranks(tasks_of, lambda _, name: name in AT_NIGHT, tmp_path_factory)
+    return found_by_ranks(tasks_of, tmp_path_factory)
 
 
 @cache
@@ -107,23 +100,6 @@ def test_as_one_device_with_whole_parameters(found: Found, framework: Framework,
     """In float64; the clip is by the norm of all shards' gradients together."""
     for rank in found(framework, case):
         require_same(rank, alone(case))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", ["whole_step", "chunks"])
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_in_other_programs(found: Found, framework: Framework, name: str) -> None:
-    """JAX's scan, PyTorch's compiler around FSDP2's hooks; and a training set that comes in chunks."""
-    for rank in found(framework, name):
-        require_same(rank, alone(name))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_as_a_measurement(found: Found, framework: Framework) -> None:
-    """With the check against float64 and the control, which has whole parameters and moves nothing."""
-    for rank in found(framework, "whole"):
-        require_same_course(rank, alone("whole"))
 
 
 def test_what_moves_in_jax(found: Found) -> None:

@@ -31,6 +31,8 @@ RECIPE = {
     "augmentation": "crop_and_flip",
     "epochs": 2,
 }
+TEXT: dict[str, Any] = {"benchmark": "text", "model": "mlp"}
+"""Of dense layers: JAX has no fast convolution in float64 on a CPU."""
 BATCH_SIZE = 12
 SAMPLE_BYTES = 28 * 28 + 4
 
@@ -94,7 +96,7 @@ def test_each_setting_shows_in_what_the_gate_compares(setting: str, without: Any
 def test_updates_follow_the_rates(framework: Framework) -> None:
     """Two epochs of one step: the rates are 0.1 and 0.05. Without momentum and decay the second step goes half as far
     as at a constant rate."""
-    settings = {"epochs": 2, "learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0, "batch_size": 96}
+    settings = {"epochs": 2, "learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0, "batch_size": 96} | TEXT
 
     def weights_after(steps: int, **schedule: Any) -> Numbers:
         program: Any = build(small_session(framework, **settings, **schedule))
@@ -158,10 +160,11 @@ def test_crops_are_for_images() -> None:
 def test_training_begins_with_the_pretrained_weights(framework: Framework) -> None:
     """Drawn from another seed here; the gate keeps to those of its own."""
     other = partial(initial_weight, 77)
-    session = with_pretrained(small_session(framework), other)
+    session = with_pretrained(small_session(framework, **TEXT), other)
     program: Any = build(session)
     assert all(check.error < TOLERANCE for check in program.check())
-    drawn: Any = build(small_session(framework, protocol=session.measurement.protocol.model_copy(update={"seed": 77})))
+    protocol = session.measurement.protocol.model_copy(update={"seed": 77})
+    drawn: Any = build(small_session(framework, protocol=protocol, **TEXT))
     (loss, score, _), (expected_loss, expected_score, _) = (one.evaluate() for one in (program, drawn))
     assert (loss, score) == pytest.approx((expected_loss, expected_score), rel=TOLERANCE)
     gated = replace(session, measurement=gate_measurement(session.measurement))
@@ -213,7 +216,6 @@ FIVE_STEPS = 5 * BATCH_SIZE * SAMPLE_BYTES
 @pytest.mark.parametrize(
     ("framework", "mode"),
     [
-        pytest.param("jax", "step.jit", marks=pytest.mark.nightly),
         ("jax", "scan.jit"),
         ("torch", "step.eager"),
         ("torch", "step.eager_graph"),

@@ -18,7 +18,6 @@ CASES = [
     ("jax", "train", "scan.jit", {}),
     ("torch", "train", "step.eager", {}),
     ("torch", "train", "step.eager_graph", {}),
-    ("torch", "train", "epoch.compiled_graph", {}),
     *(
         (framework, "per_sample_gradients", mode, {"output": output})
         for framework, mode, output in [
@@ -42,26 +41,18 @@ CASES = [
         for inputs in ("on_device", "on_host")
     ),
     ("jax", "many_models", "vmap.jit", {"models": 3}),
-    ("jax", "many_models", "unrolled.jit", {"models": 3}),
     ("torch", "many_models", "loop.eager", {"models": 3}),
     ("torch", "many_models", "batched.eager_graph", {"models": 3}),
 ]
 
 
-@pytest.mark.parametrize(
-    ("framework", "use_case", "mode", "options"),
-    [
-        pytest.param(*case, marks=pytest.mark.nightly if case[2] in ("epoch.compiled_graph", "unrolled.jit") else ())
-        for case in CASES
-    ],
-)
+@pytest.mark.parametrize(("framework", "use_case", "mode", "options"), CASES)
 def test_a_missing_tap_is_caught(
     framework: Any, use_case: str, mode: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if framework == "torch":
         allow_captures(monkeypatch)
-    batch_size = 192 if mode == "epoch.compiled_graph" else 8  # 8 steps an epoch, all of them in the graph
-    session = make_session(framework, use_case, batch_size=batch_size, execution_mode=mode, options=options)
+    session = make_session(framework, use_case, execution_mode=mode, options=options)
     build(session).check()
     with one_tap_left_out(framework):
         program = build(session)

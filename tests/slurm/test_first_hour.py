@@ -18,8 +18,8 @@ CONFIG = changed(
     "{jax: [by_node], torch: [by_node]}", MODES, changed("block_min_s: 0.1", "block_min_s: 0.02", BEHAVING)
 )
 SO_FAR = re.compile(
-    r"^[\d:]{8} mnist behave, cnn, batch 8, fp32: (so far )?JAX ([\d.]+) x(?: \[([\d.]+), ([\d.]+)\])?(?: faster)? "
-    r"\((?:after )?(\d) [^;]*pairs?[^;]*; varies\.eager / slow\.eager\)$",
+    r"^[\d:]{8} [^()]* \(mnist, batch 8, fp32\): (so far )?JAX:? ([\d.]+) ×(?: faster)?(?: \(([\d.]+) to ([\d.]+)\))?; "
+    r"(\d) [^;]*pairs?[^;]*; varies\.eager / slow\.eager$",
     re.MULTILINE,
 )
 

@@ -51,7 +51,7 @@ def test_the_slow_node_is_found(cluster: Cluster, tmp_path: Path) -> None:
     assert main("report", "--fleet") in shown
     for framework in ("JAX", "PyTorch"):
         found = re.search(
-            rf"{framework} by_node.eager: between cards ([\d.]+) %, within ([\d.]+) %; slowest n3, -([\d.]+) %",
+            rf"{framework} by_node.eager 4 \d+ ([\d.]+) % ([\d.]+) % n3 -([\d.]+) %",
             " ".join(shown.split()),
         )
         assert found, shown

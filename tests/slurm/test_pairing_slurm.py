@@ -47,7 +47,7 @@ def test_one_allocation_runs_both_in_turn(
     assert (state.name, state.state, state.job_id) == ("any/pair_mnist_1", "done", number)
     assert state.heartbeat is not None
     assert (state.heartbeat.measurements_done, state.heartbeat.measurements_total) == (6, 6)
-    assert state.heartbeat.measurements_skipped == 0
+    assert state.heartbeat.replicates_made == 6
     kept = folder.root / f"{number}_submission.sh"
     assert kept.read_text() == (project.root / "slurm_scripts/pair_mnist_1.sh").read_text()
     capsys.readouterr()
@@ -99,13 +99,6 @@ def test_cancel_ends_the_allocation(project: BehavingProject, slurm: Cluster) ->
     assert state_of(project, folder).state == "cancelled"
     assert not Path(f"/proc/{child}").exists()
     assert project.records() == []
-
-
-def test_separate_makes_two_jobs(project: BehavingProject) -> None:
-    folders = project.submit_pairs(project.pair(), executor="slurm", pairing="separate")
-    assert len({job_id(folder) for folder in folders}) == 2
-    assert follow(folders, project.results) == 0
-    assert [record.environment["pairing"] for record in project.records()] == [{"kind": "separate"}] * 4
 
 
 @pytest.mark.parametrize("program", ["sbatch", "bash"])

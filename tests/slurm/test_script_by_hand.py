@@ -9,6 +9,7 @@ import pytest
 
 from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
+from pipeline.submission.queue_job import QueueJob
 from pipeline.submission.render import write_scripts
 from tests.made.config_text import MINIMAL
 from tests.made.patience import patience
@@ -28,9 +29,8 @@ def test_blanks_percent_signs_and_hashes_in_the_header(slurm: Cluster, tmp_path:
     config_path = project / "experiments.yaml"
     config_path.write_text(text)
     config = load_config(config_path)
-    scripts = write_scripts(
-        expand(config, Selection()), config, config_path=config_path, results=results, repository=project
-    )
+    jobs = [QueueJob.of(pair) for pair in expand(config, Selection())]
+    scripts = write_scripts(jobs, config, config_path=config_path, results=results, repository=project)
     command = ["sbatch", "--parsable", str(scripts["any/jax_mnist_1"])]
     done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

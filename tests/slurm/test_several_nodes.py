@@ -174,7 +174,7 @@ def test_a_preempted_job_of_two_ranks_goes_on_where_it_was(slurm: Cluster, repos
     script.write_text(BATCH_SCRIPT.format(repository=repository.root, python=sys.executable))
     executor = ScriptSlurm(folder.root, script)
     executor.update_parameters(time=5)
-    job = executor.submit(RunJob(job_arguments(folder, repository.results)))
+    job = executor.submit(RunJob(job_arguments(repository.results, [folder])))
 
     started = [pid for pid, _ in read_pids(repository, 2)]
     assert list(repository.by_mode()) == ["well"]

@@ -80,6 +80,20 @@ def repository_paths(text: str) -> set[str]:
     }
 
 
+def test_what_is_wrong_on_a_page_is_found() -> None:
+    text = """<!-- a -->\n| b |\n<!-- end of a -->\n\nWe make sense: `harness/nothing.py`, `results/x`, `a/b`.
+<!-- c:begin -->\n\n<!-- c:end -->\n
+    make tset   # wrong\n
+```sh\npython main.py --wiat   # no such flag\n```\nRun `python main.py report --csv x` or `make lint`: 21,700 samples/s
+"""
+    assert empty_parts(text) == ["<!-- c:begin -->\n\n<!-- c:end -->"]
+    assert sorted(commands(text)) == [["--wiat"], ["report", "--csv", "x"]]
+    assert make_targets(text) == {"tset", "lint"}
+    assert repository_paths(text) == {"harness/nothing.py"}
+    assert FIGURE.findall(text) == ["21,700 samples/s"]
+    assert [bool(FIGURE.search(one)) for one in ("3k images per second", "12.5 img/sec", "900 steps/s")] == [True] * 3
+
+
 @every_page
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page.read_text())):
@@ -97,11 +111,6 @@ def test_no_generated_part_is_empty(page: Path) -> None:
     assert empty_parts(page.read_text()) == []
 
 
-def test_an_empty_generated_part_is_noticed() -> None:
-    text = "<!-- a -->\n| b |\n<!-- end of a -->\n\nWords.\n<!-- c:begin -->\n\n<!-- c:end -->\n"
-    assert empty_parts(text) == ["<!-- c:begin -->\n\n<!-- c:end -->"]
-
-
 @every_page
 def test_every_command_is_one_that_main_py_takes(page: Path) -> None:
     for words in commands(page.read_text()):
@@ -111,14 +120,6 @@ def test_every_command_is_one_that_main_py_takes(page: Path) -> None:
         flags = words[1:] if name else words
         if "--help" not in flags:  # it would end this process
             parser().parse(flags)
-
-
-def test_commands_are_found_and_wrong_ones_are_noticed() -> None:
-    text = "Run `python main.py report --csv x`.\n```sh\npython main.py --wiat   # no such flag\n```\n"
-    found = list(commands(text))
-    assert found == [["report", "--csv", "x"], ["--wiat"]]
-    with pytest.raises(SystemExit):
-        main.run_parser().parse(found[1])
 
 
 @every_page
@@ -140,19 +141,10 @@ def test_every_make_target_exists(page: Path) -> None:
     assert make_targets(page.read_text()) <= defined
 
 
-def test_make_targets_are_found() -> None:
-    assert make_targets("We make sense.\n\n    make tset   # wrong\n\nOr `make lint`.") == {"tset", "lint"}
-
-
 @every_page
 def test_every_path_of_the_repository_exists(page: Path) -> None:
     missing = [path for path in sorted(repository_paths(page.read_text())) if not (REPOSITORY / path).exists()]
     assert missing == []
-
-
-def test_paths_are_found() -> None:
-    text = "`harness/nothing.py`, `harness/`, `results/x`, `results/published/x`, `a/b`, `main.py`"
-    assert repository_paths(text) == {"harness/nothing.py", "harness/", "results/published/x", "main.py"}
 
 
 @every_page
@@ -180,11 +172,6 @@ def test_the_page_of_a_study_has_all_of_its_parts(name: str) -> None:
     assert ("python main.py calibrate" if name == "calibration" else f"python -m studies.{name}") in parts["Command"]
     assert "`results/published/" in parts["Record"]
     assert "\n| --- |" in parts["Result"] or "\n|---|" in parts["Result"]
-
-
-@pytest.mark.parametrize("text", ["21,700 samples/s", "3k images per second", "12.5 img/sec", "900 steps/s"])
-def test_a_figure_of_speed_is_recognised(text: str) -> None:
-    assert FIGURE.search(text)
 
 
 def test_readme_claims_no_speed() -> None:

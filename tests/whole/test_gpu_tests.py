@@ -84,10 +84,9 @@ def test_a_process_that_never_begins_ends_too(tmp_path: Path) -> None:
     assert "no framework" in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "step.jit"), ("torch", "step.eager")])
-def test_a_real_case_on_whatever_device_is_here(framework: str, mode: str, tmp_path: Path) -> None:
-    pytest.importorskip(framework)
-    case = Case(framework=framework, use_case="train", mode=mode, precision="fp32")
+def test_a_real_case_on_whatever_device_is_here(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    case = Case(framework="torch", use_case="train", mode="step.eager", precision="fp32")
     answers = group.run_group([case.name], tmp_path / "log", os.environ)
     assert answers[case.name]["outcome"] == "ok", (tmp_path / "log").read_text()
     assert answers[case.name]["words"].startswith("mnist cnn")

@@ -102,23 +102,20 @@ def test_uv_comes_first_and_pip_where_it_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("extras", "lock", "python", "machine", "file"),
+    ("extras", "lock", "python", "machine", "uv", "file"),
     [
-        ("cuda13,torch", "", "312", "x86_64", "cuda13-py312-x86_64"),
-        ("cuda13,torch,dev", "", "312", "aarch64", "cuda13-py312-aarch64"),
-        ("torch", "", "312", "x86_64", "cuda13-py312-x86_64"),
-        ("cuda12,torch-cuda12", "", "312", "x86_64", "cuda12-py312-x86_64"),
-        ("torch", "cuda12", "312", "x86_64", "cuda12-py312-x86_64"),
-        ("jax,torch", "", "311", "x86_64", "cpu-py311-x86_64"),
-        ("jax,torch", "cpu", "312", "aarch64", "cpu-py312-aarch64"),
-        ("jax,torch", "none", "312", "x86_64", None),
-        ("cuda12,torch-cuda12", "", "312", "aarch64", None),
-        ("cuda13,torch", "", "313", "x86_64", None),
+        ("cuda13,torch,dev", "", "312", "aarch64", 0, "cuda13-py312-aarch64"),
+        ("torch", "", "312", "x86_64", None, "cuda13-py312-x86_64"),
+        ("cuda12,torch-cuda12", "", "312", "x86_64", None, "cuda12-py312-x86_64"),
+        ("torch", "cuda12", "312", "x86_64", 0, "cuda12-py312-x86_64"),
+        ("jax,torch", "", "311", "x86_64", 0, "cpu-py311-x86_64"),
+        ("jax,torch", "none", "312", "x86_64", 0, None),
+        ("cuda12,torch-cuda12", "", "312", "aarch64", None, None),
+        ("cuda13,torch", "", "313", "x86_64", 0, None),
     ],
 )
-@pytest.mark.parametrize("uv", [None, 0])
 def test_the_lock_is_that_of_extras_python_and_machine(
-    extras: str, lock: str, python: str, machine: str, file: str | None, uv: int | None, tmp_path: Path
+    extras: str, lock: str, python: str, machine: str, uv: int | None, file: str | None, tmp_path: Path
 ) -> None:
     computer = Machine(tmp_path, python=python, machine=machine, uv=uv)
     left = computer.venv / "lock.txt"
@@ -197,65 +194,6 @@ def test_an_old_python_is_named_with_the_way_out(tmp_path: Path) -> None:
     status, said, calls = Machine(tmp_path).install("jax,torch", python=str(old))
     assert (status, calls) == (1, [])
     assert "Python 3.11 or later is needed" in said and "Python 3.9.2" in said and "PYTHON=" in said
-
-
-def test_the_demo_installs_no_tools_of_tests() -> None:
-    def asked_for(target: str, extras: str = "jax,torch") -> str:
-        lines = make("--always-make", target, f"EXTRAS={extras}")
-        return next(line for line in lines if "install.sh" in line).split()[-1]
-
-    assert asked_for("demo") == "jax,torch"
-    assert asked_for("test") == "jax,torch,dev"
-    assert asked_for("test", "cuda13,torch,dev") == "cuda13,torch,dev"
-
-
-@pytest.mark.parametrize(("fails", "called"), [("none", ["lint", "test", "gpu-compile"]), ("lint", ["lint"])])
-def test_what_must_pass_is_linted_first(tmp_path: Path, fails: str, called: list[str]) -> None:
-    for name, line in {"dpkg": "exit 0", "make": f'echo "$1"; [ "$1" != {fails} ]'}.items():
-        program(tmp_path / name, line)
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = subprocess.run([REPOSITORY / ".ci/run"], env=environment, capture_output=True, text=True)
-    assert (done.stdout.split(), done.returncode == 0) == (called, fails == "none")
-
-
-# The environment of `make gpu-compile`
-
-
-def find_python(folder: Path, on_path: dict[str, bool], of_pyenv: dict[str, bool]) -> tuple[int, str, str]:
-    """Exit status, and what is printed and said; with Pythons by name, and whether they start."""
-    for path, starts in {
-        **{folder / "bin" / f"python{version}": starts for version, starts in on_path.items()},
-        **{folder / "pyenv/versions" / version / "bin/python": starts for version, starts in of_pyenv.items()},
-    }.items():
-        program(path, f"exit {0 if starts else 127}")
-    done = subprocess.run(
-        ["/bin/bash", REPOSITORY / "tests/gpu_compile/find_python.sh"],
-        env={"PATH": f"{folder}/bin", "PYENV_ROOT": f"{folder}/pyenv", "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout.strip().removeprefix(f"{folder}/"), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("on_path", "of_pyenv", "found", "words"),
-    [
-        ({"3.12": True, "3.13": True}, {}, "bin/python3.13", ()),
-        # Of pyenv's commands on PATH, only those of its current version start.
-        ({"3.13": False, "3.12": False}, {"3.12.1": True}, "pyenv/versions/3.12.1/bin/python", ()),
-        ({"3.14": False, "3.12": True}, {"3.13.0": True}, "pyenv/versions/3.13.0/bin/python", ()),
-        ({"3.13": True}, {"3.13.0": True}, "bin/python3.13", ()),
-        ({"3.11": True, "3.12": False}, {"3.10.13": True}, "bin/python3.11", ("JAX ends with 0.10.2", "GPU_PYTHON=")),
-        ({"3.12": False}, {}, "", ("GPU_PYTHON=",)),
-    ],
-)
-def test_the_newest_python_that_starts_is_found(
-    on_path: dict[str, bool], of_pyenv: dict[str, bool], found: str, words: tuple[str, ...], tmp_path: Path
-) -> None:
-    status, printed, said = find_python(tmp_path, on_path, of_pyenv)
-    assert (status, printed) == (0 if found else 1, found)
-    assert all(one in said for one in words) and bool(said) == bool(words)
 
 
 def test_compiling_for_gpus_has_an_environment_of_its_own(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from harness.paths import REPOSITORY
-from harness.printable import wrapped
 from main import main
 from tests.made.config_text import MINIMAL, changed
 from tests.made.project import copy_repository
@@ -105,30 +104,20 @@ def test_answers_at_once(words: list[str], packages: set[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--benchmrk", "mnist"], "main.py: --benchmrk: there is no such flag; did you mean --benchmark?"),
-        (["--bench", "mnist"], "main.py: --bench: there is no such flag; did you mean --benchmark?"),
-        (["--use_cases=3"], "main.py: --use_cases=3: there is no such flag; did you mean --use_case?"),
+        (["--benchmrk", "mnist"], "--benchmrk: there is no such flag; did you mean --benchmark?"),
+        (["--use_cases=3"], "did you mean --use_case?"),
         (["status", "--wacth"], "main.py status: --wacth: there is no such flag; did you mean --watch?"),
-        (
-            ["sttus"],
-            "main.py: sttus: there is no such command; valid: status, report, data, doctor, check, ceilings, cancel, "
-            "pack, site, compile, gpu-check, wandb, calibrate; did you mean status?",
-        ),
-        (["--wait", "status"], "main.py: status: a command comes first: python main.py status ..."),
-        (
-            ["--executor", "slrum"],
-            "main.py: argument --executor: slrum: valid: auto, slurm, local; did you mean slurm?",
-        ),
-        (
-            ["--use_case", "3a"],
-            "main.py: argument --use_case: 3a: use cases are called by their number or name, such as 3 or train",
-        ),
-        (["--gpu"], "main.py: argument --gpu: expected one argument"),
+        (["sttus"], "sttus: there is no such command; valid: status, report, data, doctor, "),
+        ([""], "'': there is no such command; valid: status, "),
+        (["--wait", "status"], "status: a command comes first: python main.py status ..."),
+        (["--executor", "slrum"], "valid: auto, slurm, local; did you mean slurm?"),
+        (["--use_case", "3a"], "3a: use cases are called by their number or name, such as 3 or train"),
+        (["--gpu"], "argument --gpu: expected one argument"),
     ],
 )
 def test_a_wrong_command_line(words: list[str], message: str) -> None:
     first, second = complaint(*words).splitlines()
-    assert first == message
+    assert message in first
     assert re.fullmatch(r"`python main\.py( status)? --help` says what is valid\.", second)
 
 
@@ -138,14 +127,6 @@ def test_a_wrong_name_and_a_wrong_file(config: Path) -> None:
     )
     config.write_text(changed("time_limit_minutes: 30", "time_limit_minutes: -5"))
     assert complaint("--config", config) == (f"{config}:3:23: cluster.time_limit_minutes: -5: must be at least 1\n")
-
-
-def test_results_that_cannot_be_written(config: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    folder = tmp_path / "file" / "results"
-    assert complaint("--config", config, "--results", folder) == (
-        f"--results {folder}: cannot be read: Not a directory\n"
-    )
 
 
 def test_a_clusters_profile(copy: Path, config: Path, dry_run: Callable[..., str]) -> None:
@@ -180,41 +161,21 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path, spelling: str, dry_ru
     done = call(*flags, repository=copy, without_slurm=True)
     assert (done.returncode, done.stderr) == (0, "")
     # cnn only: 2 outputs x 2 batch sizes x 2 precisions x 1 mode, 12 replicates; torch adds loop at batch 16, so there
-    # it has two modes to screen: 8 + 96 + 144 measurements.
-    # (12 + 2) / 12 starts of 10 s, 4 s idle, 2 s warm-up, a quarter of 12 s and of 20 s, 5 s of energy: 30.67 s, 80
-    # times up to the first look, and 160 times after it; 8 screenings of 11.85 s
-    # (tests/pipeline/submission/test_estimate.py). A job loses 30.67 s of the 1,710 s that it has.
+    # it has two modes to screen: 8 + 96 + 144 measurements. Their times: tests/pipeline/submission/test_estimate.py.
     program = shlex.join(["python", str(copy / "main.py"), *map(str, flags[:-1])])
-    assert done.stdout.splitlines() == [
-        "job                           GPUs  variants     measured  time",
-        "cifar10 per sample gradients  any   1x2x2x2x1+2  8 + 240   0.7-2.1 h",
-        "",
-        "variants: models x batch sizes x precisions x options x modes (JAX + PyTorch).",
-        "measured a + b: a short screenings, which choose modes, then b at most.",
-        "The processes of JAX and PyTorch run in turns, block by block.",
-        "",
-        "cifar10 per sample gradients",
-        "  model       cnn",
+    said = done.stdout.splitlines()
+    assert said[1] == "cifar10 per sample gradients  any   1x2x2x2x1+2  8 + 240   0.7-2.1 h"
+    parts = [
+        "variants: ",
+        "The processes of JAX and PyTorch run in turns",
         "  batch size  16, 32",
-        "  precision   fp32, bf16",
-        "  output      norms, full",
-        "  jax         vmap.jit",
-        "  torch       vmap.eager, loop.eager",
-        "Refused on this machine (no NVIDIA GPU): bf16.",
-        "",
-        "Estimate: 42 min to 2 h 04 min, plus compiling (unknown until measured once);",
-        "about 88 measurements, 8 of them a short screening. The shorter time is up to",
-        "the first look at each ratio, where most are decided. 1 of 1 jobs takes longer",
-        "than time_limit_minutes (30), up to 2 h 04 min: cut off, they are requeued, at",
-        "most 4 times, and go on where they were.",
-        "After the first looks only ratios that are still open go on: 1 h 22 min more at",
-        "most.",
-        "To have less, name a part of it: --batch_size 16, --precision fp32, --option",
-        "output=norms, --run jit --run compiled, --quick.",
-        *wrapped(f"{copy}/data/cifar10/manifest.json is not here. {FETCH.format('cifar10')}").splitlines(),
-        "There is no sbatch here: jobs would run on this machine, one after the other.",
-        f"Nothing was submitted. To submit: {program}",
+        "Refused on this machine",
     ]
+    parts += ["Estimate: 42 min to 2 h 04 min", "To have less, name a part of it: --batch_size 16, --precision fp32"]
+    places = [next(number for number, line in enumerate(said) if line.startswith(words)) for words in parts]
+    assert places == sorted(places)
+    assert FETCH.format("cifar10") in " ".join(said)
+    assert said[-1] == f"Nothing was submitted. To submit: {program}"
     assert not (results / "jobs").exists()
     text = (copy / "slurm_scripts" / "jax_cifar10_3.sh").read_text()
     assert f"--use_case 3 --config '{config}' --results '{results}')" in text
@@ -236,19 +197,22 @@ def test_dry_run_says_what_sbatch_takes_from_the_shell(dry_run: Callable[..., st
     assert [line in text for text in said] == [True, True, False]
 
 
-def test_dry_run_of_separate_jobs(copy: Path, config: Path, dry_run: Callable[..., str]) -> None:
-    """From the flag, and from the file, which the flag overrides."""
-    config.write_text(MINIMAL + "pairing: separate\n")
-    in_turn = dry_run("--pairing", "together", without_slurm=True)
-    assert re.search(r"^mnist train  any   1x1x1x1x1\+2  2 \+ 36  ", in_turn, re.MULTILINE)
-    from_file = dry_run("--verbose", without_slurm=True)
-    config.write_text(MINIMAL)
-    from_flag = dry_run("--verbose", "--pairing", "separate", without_slurm=True)
-    script = re.escape(str(copy / "slurm_scripts" / "jax_mnist_1.sh"))
-    for text in (from_file, from_flag):
-        assert re.search(r"^mnist train \(jax only\)    any   1x1x1x1x1  12  ", text, re.MULTILINE)
-        assert re.search(r"^mnist train \(torch only\)  any   1x1x1x1x2  2 \+ 24  ", text, re.MULTILINE)
-        assert re.search(rf"^sbatch --output=\S+/%j_0_log\.out .*'{script}' slurm ", text, re.MULTILINE)
+def test_dry_run_of_one_framework(copy: Path, dry_run: Callable[..., str]) -> None:
+    text = dry_run("--verbose", "--framework", "torch", without_slurm=True)
+    assert re.search(r"^mnist train \(torch only\) +any   1x1x1x1x2  2 \+ 24  ", text, re.MULTILINE)
+    script = re.escape(str(copy / "slurm_scripts" / "torch_mnist_1.sh"))
+    assert re.search(rf"^sbatch --output=\S+/%j_0_log\.out .*'{script}' slurm ", text, re.MULTILINE)
+
+
+def test_the_pairing_of_the_file_and_of_the_flag_that_overrides_it(config: Path, dry_run: Callable[..., str]) -> None:
+    config.write_text(MINIMAL + "pairing: interleaved\n")
+    assert "JAX and PyTorch run in turns, block by block." in dry_run("--executor", "slurm")
+    assert "JAX and PyTorch run one after the other." in dry_run("--executor", "slurm", "--pairing", "together")
+    config.write_text(MINIMAL + "pairing: separate\n")  # of files from before
+    line = MINIMAL.count("\n") + 1
+    assert complaint("--config", config).startswith(
+        f"{config}:{line}:10: pairing: separate: valid: auto, together, interleaved"
+    )
 
 
 def test_dry_run_for_this_machine(copy: Path, tmp_path: Path, dry_run: Callable[..., str]) -> None:
@@ -300,37 +264,18 @@ def test_commands_on_an_empty_results_folder(
     assert said in " ".join(capsys.readouterr().out.split())
 
 
-def test_an_empty_word_is_no_command() -> None:
-    assert complaint("").startswith("main.py: '': there is no such command; valid: status, ")
-
-
-def test_a_report_replaces_nothing_that_no_report_wrote(tmp_path: Path) -> None:
-    mine = tmp_path / "notes.csv"
+def test_files_and_folders_that_are_not_what_is_needed(config: Path, tmp_path: Path) -> None:
+    mine, nowhere = tmp_path / "notes.csv", tmp_path / "nowhere"
     mine.write_text("mine")
-    folder = ("--results", tmp_path)
-    assert complaint("report", *folder, "--csv", mine) == (
-        f"--csv {mine}: exists, and no report wrote it; choose another name or remove it first\n"
-    )
+    wrong: list[tuple[tuple[str | Path, ...], str]] = [
+        (("--config", config, "--results", mine / "results"), "cannot be read: Not a directory"),
+        *(((command, "--results", mine), "is not a folder") for command in ("status", "cancel", "report")),
+        *(((command, "--results", nowhere), "there is no such folder") for command in ("status", "cancel", "report")),
+    ]
+    for words, message in wrong:
+        said = complaint(*words)
+        assert str(words[-1]) in said and message in said
     assert mine.read_text() == "mine"
-    assert complaint("report", *folder, "--html", "/dev/stdout") == (
-        "--html /dev/stdout: exists, and no report wrote it; choose another name or remove it first\n"
-    )
-    assert complaint("report", *folder, "--html", tmp_path) == f"--html {tmp_path}: is a folder; name a file\n"
-    other = tmp_path / "other"
-    assert complaint("report", *folder, "--html", other, "--csv", other) == (
-        f"--html {other}: is where another file of the report goes; choose another name\n"
-    )
-
-
-def test_results_that_are_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for command in ("status", "cancel", "report"):
-        assert complaint(command, "--results", tmp_path / "file") == (
-            f"--results {tmp_path / 'file'} is not a folder\n"
-        )
-        assert complaint(command, "--results", tmp_path / "gone") == (
-            f"--results {tmp_path / 'gone'}: there is no such folder\n"
-        )
 
 
 def test_a_safe_path_an_ascii_terminal_and_a_full_disk(copy: Path, tmp_path: Path) -> None:

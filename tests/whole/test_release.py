@@ -28,12 +28,6 @@ def test_version_and_date_are_those_of_the_newest_section() -> None:
     assert (str(citation["date-released"]), preferred["year"]) == (date, int(date[:4]))
 
 
-def test_a_section_is_read_in_a_minute() -> None:
-    """A reader manages some 250 words a minute, and skims."""
-    _, *sections = re.split(r"^## \d", (REPOSITORY / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
-    assert sections and all(section.count("\n") <= 50 for section in sections)
-
-
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_runs_what_is_there_by_pinned_actions(workflow: Path) -> None:
     targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
@@ -53,9 +47,3 @@ def test_hooks_are_the_lines_of_lint() -> None:
     (repository,) = of_yaml(REPOSITORY / ".pre-commit-config.yaml")["repos"]
     entries = [hook["entry"].removesuffix(" --force-exclude") for hook in repository["hooks"]]
     assert entries == [f".venv/bin/python -m {line.removesuffix(' .')}" for line in lint]
-
-
-def test_the_form_asks_for_what_answers_it() -> None:
-    fields = of_yaml(REPOSITORY / ".github" / "ISSUE_TEMPLATE" / "ratio.yml")["body"]
-    required = [field["id"] for field in fields if field.get("validations", {}).get("required")]
-    assert required == ["ratio", "expected", "records", "doctor", "lock"]

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from harness.plan import Frozen
 from harness.work.datasets import Dataset, DataSource, Incoming, split
-from harness.work.declared import BatchNorm, Benchmark, Layer, Model, Published, Reference
+from harness.work.declared import BatchNorm, Benchmark, Layer, Model, Published
 from harness.work.image_folder import read_image_folder
 from harness.work.imagenet_classes import CMC
 from harness.work.tasks import IMAGES_OF_MANY_CLASSES
@@ -56,17 +56,6 @@ def _sample_imagenet100() -> Dataset:
     return split({"images": images, "labels": labels.astype(np.int32)}, SAMPLE_TRAIN_COUNT, constants=_constants())
 
 
-def _torchvisions(*, parameter_count: int, multiply_adds: int, accuracy: float) -> Reference:
-    """As torchvision's weights IMAGENET1K_V1 say of themselves (`meta`: num_params, _ops, acc@1)."""
-    return Reference(
-        source="torchvision, IMAGENET1K_V1",
-        outputs=1000,
-        parameter_count=parameter_count,
-        multiply_adds=multiply_adds,
-        accuracy=accuracy,
-    )
-
-
 WITH_DEPTHWISE = frozenset(
     {
         *(Layer.CONVOLUTION, Layer.CONVOLUTION_WITHOUT_BIAS, Layer.DEPTHWISE),
@@ -84,7 +73,6 @@ BENCHMARK = Benchmark(
             words="ResNet-50",
             layers=frozenset({Layer.CONVOLUTION_WITHOUT_BIAS, Layer.BATCH_NORM, Layer.DENSE}),
             published=Published(weights="ResNet50_Weights.IMAGENET1K_V1", classifier="fc"),
-            reference=_torchvisions(parameter_count=25_557_032, multiply_adds=4_089_000_000, accuracy=0.76130),
             batch_norm=BatchNorm(),
             parameter_count=23_712_932,
             multiply_adds=4_087_341_056,
@@ -99,7 +87,6 @@ BENCHMARK = Benchmark(
                 }
             ),
             published=Published(weights="ViT_B_16_Weights.IMAGENET1K_V1", classifier="heads.head"),
-            reference=_torchvisions(parameter_count=86_567_656, multiply_adds=17_564_000_000, accuracy=0.81072),
             parameter_count=85_875_556,
             multiply_adds=17_563_137_024,
         ),
@@ -108,7 +95,6 @@ BENCHMARK = Benchmark(
             words="MobileNetV3-Small",
             layers=WITH_DEPTHWISE,
             published=Published(weights="MobileNet_V3_Small_Weights.IMAGENET1K_V1", classifier="classifier.3"),
-            reference=_torchvisions(parameter_count=2_542_856, multiply_adds=57_000_000, accuracy=0.67668),
             batch_norm=BatchNorm(epsilon=1e-3, momentum=0.01),
             parameter_count=1_620_356,
             multiply_adds=55_588_800,
@@ -118,7 +104,6 @@ BENCHMARK = Benchmark(
             words="EfficientNet-B0",
             layers=WITH_DEPTHWISE,
             published=Published(weights="EfficientNet_B0_Weights.IMAGENET1K_V1", classifier="classifier.1"),
-            reference=_torchvisions(parameter_count=5_288_548, multiply_adds=386_000_000, accuracy=0.77692),
             batch_norm=BatchNorm(),
             parameter_count=4_135_648,
             multiply_adds=384_662_752,

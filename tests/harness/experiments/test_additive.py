@@ -18,14 +18,13 @@ from harness.results.environment import code_digests
 
 config = load_config(Path("experiments.yaml"))
 found = {}
-for quick in (False, True):
-    everything = Selection(benchmarks=tuple(config.benchmarks), use_cases=tuple(config.use_cases), quick=quick)
-    for pair in expand(config, everything):
-        for plan in pair.jobs:
-            content = plan.model_dump(mode="json", exclude={"variants"})
-            variants = {one.key: one.model_dump(mode="json") for one in plan.variants}
-            ids = [one.id for one in plan.measurements()]
-            found[f"{plan.name} {quick}"] = {"plan": content, "variants": variants, "ids": ids}
+benchmarks = tuple(name for name in config.benchmarks if name in ("mnist", "cifar10", "synthetic", "added"))
+for pair in expand(config, Selection(benchmarks=benchmarks, use_cases=tuple(config.use_cases))):
+    for plan in pair.jobs:
+        content = plan.model_dump(mode="json", exclude={"variants"})
+        variants = {one.key: one.model_dump(mode="json") for one in plan.variants}
+        ids = [one.id for one in plan.measurements()]
+        found[plan.name] = {"plan": content, "variants": variants, "ids": ids}
 print(json.dumps([found, {one: code_digests(one, Path.cwd()) for one in FRAMEWORKS}]))
 """
 ADDED = """
@@ -45,7 +44,7 @@ CHANGES = (
 
 
 def planned(repository: Path) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
-    """Everything that the copy's experiments.yaml has, and the code that its processes would run."""
+    """Every use case of some benchmarks of the copy's experiments.yaml, and the code that its processes would run."""
     done = subprocess.run([sys.executable, "-c", PLANS], cwd=repository, env={}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     plans, code = json.loads(done.stdout)
@@ -64,7 +63,7 @@ def test_what_is_added_changes_nothing_else(tmp_path: Path) -> None:
 
     assert {name.split("_")[1] for name in plans.keys() - plans_before.keys()} == {"added"}
     grown = {name for name, before in plans_before.items() if plans[name] != before}
-    assert grown == {name for name in plans_before if "_mnist_" in name or ("/jax_" in name and "_5 False" in name)}
+    assert grown == {name for name in plans_before if "_mnist_" in name or ("/jax_" in name and name.endswith("_5"))}
     for name in grown:
         before, after = plans_before[name], plans[name]
         assert after["plan"]["registration"] == before["plan"]["registration"]

@@ -8,21 +8,21 @@ import pytest
 
 from harness.errors import ProjectError
 from harness.fake_gpu import build as making
-from harness.fake_gpu.environment import card_words, environment
+from harness.fake_gpu.environment import environment
 from harness.work.cards import CARDS
 
 
-def packages_at(folder: Path, monkeypatch: pytest.MonkeyPatch, *, libraries: bool = True, headers: bool = True) -> None:
+def packages_at(folder: Path, monkeypatch: pytest.MonkeyPatch, *, without: str = "") -> None:
     """As if PyTorch were installed there."""
     (folder / "torch" / "lib").mkdir(parents=True)
     (folder / "torch" / "version.py").write_text("__version__ = '9.9.0+cu130'\n")
-    if libraries:
+    if without != "libraries":
         (folder / "torch" / "lib" / making.PYTORCH_LIBRARIES[0]).touch()
-    for name in making.HEADERS if headers else ():
+    for name in making.HEADERS if without != "headers" else ():
         (folder / name).mkdir(parents=True)
     spec = ModuleSpec("torch", None, origin=str(folder / "torch" / "__init__.py"))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec if name == "torch" else None)
-    monkeypatch.setattr(making.shutil, "which", lambda tool: f"/usr/bin/{tool}")
+    monkeypatch.setattr(importlib.util, "find_spec", {"torch": spec, without: None}.get)
+    monkeypatch.setattr(making.shutil, "which", lambda tool: None if tool == without else f"/usr/bin/{tool}")
 
 
 NO_CUDA = "CUDA build, which is not installed here: make env EXTRAS=jax,torch"
@@ -38,11 +38,7 @@ NO_CUDA = "CUDA build, which is not installed here: make env EXTRAS=jax,torch"
     ],
 )
 def test_what_is_missing_is_named(missing: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    has = {name: missing != name for name in ("libraries", "headers")}
-    packages_at(tmp_path / "packages", monkeypatch, **has)
-    if missing == "torch":
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(making.shutil, "which", lambda tool: None if tool == missing else f"/usr/bin/{tool}")
+    packages_at(tmp_path / "packages", monkeypatch, without=missing)
     with pytest.raises(ProjectError, match=message):
         making.build(tmp_path)
 
@@ -69,8 +65,9 @@ def test_the_variables_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("LD_PRELOAD", "other.so")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/lib")
     variables = environment(tmp_path, CARDS["a5000"], devices=2)
+    words = variables.pop("FAKE_CUDA_CARD").split(";")
+    assert {"device_name=NVIDIA RTX A5000", "major=8", "multiprocessors=64", "memory_bytes=25425608704"} <= {*words}
     assert variables == {
-        "FAKE_CUDA_CARD": card_words(CARDS["a5000"]),
         "FAKE_CUDA_DEVICES": "2",
         "LD_PRELOAD": f"{tmp_path}/libcuda.so.1:other.so",
         "LD_LIBRARY_PATH": f"{tmp_path}:/opt/lib",
@@ -78,11 +75,3 @@ def test_the_variables_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/caches/a5000/inductor",
         "TRITON_CACHE_DIR": f"{tmp_path}/caches/a5000/triton",
     }
-
-
-def test_the_words_of_a_card() -> None:
-    words = card_words(CARDS["a5000"]).split(";")
-    assert {"device_name=NVIDIA RTX A5000", "major=8", "minor=6", "multiprocessors=64"} <= set(words)
-    assert {"memory_bytes=25425608704", "shared_bytes_per_block=101376", "threads_per_multiprocessor=1536"} <= set(
-        words
-    )

@@ -111,7 +111,7 @@ def job(tmp_path: Path) -> Job:
     (tmp_path / "job").mkdir()
     pair = Pair(cell=plans[0].cell, jobs=plans, is_interleaved=True)
     results = Results(root=tmp_path / "results")
-    return Job(pair, JobFolder(root=tmp_path / "job"), results, data=None, weights={}, is_by_hand=False)
+    return Job(pair, JobFolder(root=tmp_path / "job"), results, data=None, weights={})
 
 
 def firsts(job: Job) -> tuple[Measurement, Measurement]:

@@ -230,10 +230,9 @@ def test_signal_stops_the_job_and_the_next_start_goes_on(repository: BehavingPro
 
 def test_failed_measurement_is_tried_again_and_good_ones_are_not(repository: BehavingProject) -> None:
     assert repository.run(repository.plan("well", "exits"))[0] == 1
-    status, output, folder = repository.run(repository.plan("well", "exits"))
+    status, output, _ = repository.run(repository.plan("well", "exits"))
     assert status == 1
     assert "1 measured, 1 had a record, 1 failed" in output
-    assert repository.heartbeat(folder).measurements_skipped == 1
     found = sorted(path.name.split("-")[3] for path in repository.results.records().rglob("*.json"))
     assert found == ["exits.eager", "exits.eager", "well.eager"]  # the first failure's record is still there
 
@@ -254,7 +253,7 @@ def test_a_pair_is_one_job_that_goes_on_where_it_was(repository: BehavingProject
     assert len(repository.records()) == 8
     beat = repository.heartbeat(folder)
     assert (beat.state, beat.measurements_done, beat.measurements_failed) == ("done", 6, 2)
-    assert (beat.measurements_made, beat.measurements_skipped) == (6, 0)
+    assert beat.replicates_made == 6
     again = {record.environment["pairing"]["pair"] for record in repository.records()[6:]}
     assert len(again) == 1 and again != {runs[0]["pair"]}
 
@@ -287,9 +286,9 @@ def test_a_pair_is_measured_until_its_ratio_is_decided(
     assert status == 0 and f"done: 0 measured, {totals[-1]} had a record, 0 failed" in output
 
 
-def test_of_one_framework_a_job_says_who_started_it(repository: BehavingProject) -> None:
+def test_of_one_framework_the_record_says_so(repository: BehavingProject) -> None:
     repository.run(repository.plan("well"))
-    assert repository.by_mode()["well"].environment["pairing"] == {"kind": "separate"}
+    assert repository.by_mode()["well"].environment["pairing"] == {"kind": "one framework"}
 
 
 def test_the_fourth_replicate_is_short_and_its_record_is_good(repository: BehavingProject) -> None:
@@ -311,7 +310,7 @@ def test_the_run_of_a_job_in_slurm_is_its_number_and_its_restart(
     for restarts, expected in ((None, "77.0"), ("2", "77.2")):
         if restarts is not None:
             monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
-        job = Job(pair, folder, results, data=None, weights={}, is_by_hand=False)
+        job = Job(pair, folder, results, data=None, weights={})
         assert job._arms["jax"]._environment["pairing"] == {"kind": "together", "pair": expected}
 
 

@@ -24,7 +24,7 @@ def test_time_that_is_left(heartbeat: Heartbeat) -> None:
 
 def test_a_screening_has_a_count_of_its_own_and_no_time_that_is_left(heartbeat: Heartbeat) -> None:
     heartbeat.screenings_total = 4
-    heartbeat.screenings_done = heartbeat.measurements_done = heartbeat.measurements_made = 3
+    heartbeat.screenings_done = heartbeat.measurements_done = 3
     assert heartbeat.fraction() == "screening 3/4"
     assert heartbeat.fraction(current=True) == "screening 4/4"
     assert heartbeat.eta_s is None

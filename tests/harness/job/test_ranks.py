@@ -20,8 +20,12 @@ def error(reason: str, outcome: str = "failed") -> dict[str, Any]:
     return {"kind": "error", "content": {"outcome": outcome, "reason": reason}}
 
 
+def ranks_of(*nodes: str) -> Ranks:
+    return Ranks(nodes, LOG, timeout_s=1800.0, now=0.0)
+
+
 def two() -> Ranks:
-    return Ranks(["n1", "n2"], LOG)
+    return ranks_of("n1", "n2")
 
 
 def result(**changes: Any) -> Result:
@@ -146,11 +150,37 @@ def test_over_when_every_rank_has_told_and_ended() -> None:
 
 
 def test_result_stands_of_a_rank_that_is_stuck_at_its_end() -> None:
-    ranks = Ranks(["n1"], LOG)
+    ranks = ranks_of("n1")
     ranks.take(0, told(), 10.0)
     assert not ranks.are_over(10.0 + EXIT_GRACE_S)
     assert ranks.are_over(10.1 + EXIT_GRACE_S)
     assert (ranks.report().outcome, ranks.report().ranks) == ("ok", [])
+
+
+def test_only_the_time_in_which_ranks_have_the_device_counts() -> None:
+    """1,800 s of it: 1,000 before a pause of 500, and 800 after."""
+    ranks = ranks_of("n1")
+    ranks.pause(1000.0)
+    assert not ranks.are_over(1400.0)
+    ranks.go_on(1500.0)
+    assert (ranks.active_s(2300.0), ranks.are_over(2300.0), ranks.are_over(2300.1)) == (1800.0, False, True)
+    assert (ranks.report().outcome, ranks.report().reason) == ("timeout", f"not done after 1800 s; log: {LOG}")
+
+
+@pytest.mark.parametrize(
+    ("event", "over_s"),
+    [
+        ({"kind": "parity", "content": {}}, 1000 + 1800),
+        (told("result_so_far", explanation_absent="not yet"), 1000 + 180),
+        (told("result_so_far"), 1800),
+    ],
+)
+def test_each_key_has_as_long_as_a_measurement_and_an_explanation_has_less(event: dict[str, Any], over_s: int) -> None:
+    """Told by rank 0 after 1,000 s; what another rank tells changes nothing."""
+    ranks = two()
+    ranks.take(0, event, 1000.0)
+    ranks.take(1, event, 1100.0)
+    assert (ranks.are_over(over_s), ranks.are_over(over_s + 0.1)) == (False, True)
 
 
 def test_kill_is_the_cause_though_its_effect_was_told_first() -> None:
@@ -227,7 +257,7 @@ def test_whole_result_has_its_control_and_no_reason_for_its_absence() -> None:
 
 
 def test_alone_a_rank_needs_no_name() -> None:
-    ranks = Ranks(["n1"], LOG)
+    ranks = ranks_of("n1")
     ranks.take(0, error("KeyError: 'conv9'"), 5.0)
     assert ranks.are_over(5.0)
     assert ranks.report().reason == "KeyError: 'conv9'"

@@ -52,7 +52,7 @@ def test_the_record_says_which_weights_it_began_with(data_dir: Path, monkeypatch
     assert weights.keys() == {MODEL} and weights[MODEL].sha256 == manifest["sha256"]
     results = Results(root=data_dir / "results")
     folder = JobFolder(root=data_dir / "job")
-    job = Job(alone(plan), folder, results, data=None, weights=weights, is_by_hand=True)
+    job = Job(alone(plan), folder, results, data=None, weights=weights)
     arm = job._arms["torch"]
     monkeypatch.setattr(arm, "_work", lambda *_: RanksReport(outcome="failed", reason="not measured here"))
     measurement = next(plan.measurements())

@@ -5,10 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from harness.measure.channel import Channel, Event, Listener
-from harness.results.record import Result
 
 LONGEST_LINE = 1024
 """Bytes, of which srun cuts a line."""
@@ -47,32 +44,14 @@ def test_a_result_of_500_kb_among_the_events_of_other_ranks(tmp_path: Path) -> N
         assert [event["content"] for event in events] == contents[rank]
 
 
-def test_a_result_arrives_as_it_was(tmp_path: Path) -> None:
-    descriptor = os.open(tmp_path / "rank0", os.O_WRONLY | os.O_CREAT)
-    result = Result(cold_call_times_s=[0.1, 1 / 3], details={"text": "x" * 5000})
-    Channel(descriptor).result(result)
-    os.close(descriptor)
-    [(rank, event)] = heard((tmp_path / "rank0").read_text().splitlines())
-    assert (rank, event["kind"]) == (0, "result")
-    assert Result.model_validate(event["content"]) == result
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "\n",
-        "slurm prolog: hello\n",
-        "@event\n",
-        "@event 0\n",
-        "@event x 1/1 {}\n",
-        "@event 0 1/1 {half\n",
-        "@event 0 2/2 {}\n",
-    ],
-)
-def test_what_is_no_event_is_passed_over(line: str, tmp_path: Path) -> None:
+def test_what_is_no_event_is_passed_over(tmp_path: Path) -> None:
     good = lines_of(0, [{"n": 1}, {"n": 2}], tmp_path)
-    assert [event["content"]["n"] for _, event in heard([line, *good, line])] == [1, 2]
+    odd = ["", "\n", "slurm prolog: hello\n", *(f"@event{rest}\n" for rest in ODD)]
+    told = heard([*odd, *(line for event in good for line in (event, *odd))])
+    assert [event["content"]["n"] for _, event in told] == [1, 2]
+
+
+ODD = ("", " 0", " x 1/1 {}", " 0 1/1 {half", " 0 2/2 {}")
 
 
 def test_an_event_without_one_of_its_pieces_is_none(tmp_path: Path) -> None:

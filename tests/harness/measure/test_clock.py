@@ -116,6 +116,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(timing, "perf_counter", clock.read)
     monkeypatch.setattr(timing, "sleep", clock.advance)
+    # To collect all that pytest holds takes a second.
+    monkeypatch.setattr(timing, "gc", SimpleNamespace(**(vars(gc) | {"collect": lambda: None})))
     return clock
 
 
@@ -253,13 +255,15 @@ def alternating(call: int) -> float:
     return (3 if call % 2 else 5) * TICK_S
 
 
-def test_noisy_blocks_stop_at_the_greatest_number(clock: Clock) -> None:
+def test_noisy_blocks_stop_at_the_greatest_number_and_after_their_time(clock: Clock) -> None:
     # An odd number of calls per block, so that blocks take 35 and 37 ticks in turn: the interval never gets narrow.
-    work = Work(clock, cost_of=alternating)
-    result = steady(work, protocol(block_min_s=33 * TICK_S, max_blocks=41, target_noise=0.001))
-    assert result.blocks.calls_per_block % 2 == 1
-    assert len(result.blocks.block_times_s) == 41
-    assert len(set(result.blocks.block_times_s)) == 2
+    settings = protocol(block_min_s=33 * TICK_S, max_blocks=41, target_noise=0.001)
+    found = steady(Work(clock, cost_of=alternating), settings).blocks
+    assert found.calls_per_block % 2 == 1
+    assert (len(found.block_times_s), len({*found.block_times_s})) == (41, 2)
+    settings = settings.model_copy(update={"max_time_s": 400 * TICK_S})
+    times_s = steady(Work(clock, cost_of=alternating), settings).blocks.block_times_s
+    assert sum(times_s) >= 400 * TICK_S > sum(times_s[:-1])
 
 
 def test_blocks_stop_when_they_have_become_quiet(clock: Clock) -> None:
@@ -272,30 +276,21 @@ def test_blocks_stop_when_they_have_become_quiet(clock: Clock) -> None:
     assert times_s == [64 * TICK_S] * 3 + [32 * TICK_S] * 12
 
 
-def test_blocks_stop_after_their_time_however_noisy(clock: Clock) -> None:
-    work = Work(clock, cost_of=alternating)
-    settings = protocol(block_min_s=33 * TICK_S, max_time_s=400 * TICK_S, target_noise=0.001)
-    times_s = steady(work, settings).blocks.block_times_s
-    assert sum(times_s) >= 400 * TICK_S > sum(times_s[:-1])
-
-
 def test_slow_steps_get_three_blocks_at_least(clock: Clock) -> None:
-    settings = protocol(max_time_s=TICK_S)
-    assert len(steady(Work(clock, call_s=500 * TICK_S), settings).blocks.block_times_s) == 3
+    slow = Work(clock, call_s=500 * TICK_S)
+    assert len(steady(slow, protocol(max_time_s=TICK_S)).blocks.block_times_s) == 3
 
 
 def test_latency_is_timed_call_by_call(clock: Clock) -> None:
     result = steady(Work(clock, call_s=4 * TICK_S, wait_s=TICK_S), protocol(), steps_per_call=2)
-    assert result.latency.call_times_s == [5 * TICK_S] * 5
-    assert result.latency.steps_per_call == 2
+    assert (result.latency.call_times_s, result.latency.steps_per_call) == ([5 * TICK_S] * 5, 2)
     assert result.warm_call_s == 5 * TICK_S
 
 
 def test_latency_stops_after_its_time_but_not_before_three_calls(clock: Clock) -> None:
-    settings = protocol(latency_calls=100, latency_max_time_s=18 * TICK_S)
-    assert len(steady(Work(clock), settings).latency.call_times_s) == 5  # 16 ticks are over after four
-    settings = protocol(latency_calls=100, latency_max_time_s=TICK_S)
-    assert len(steady(Work(clock), settings).latency.call_times_s) == 3
+    for ticks, calls in ((18, 5), (1, 3)):  # 16 ticks are over after four
+        settings = protocol(latency_calls=100, latency_max_time_s=ticks * TICK_S)
+        assert len(steady(Work(clock), settings).latency.call_times_s) == calls
 
 
 def test_recompilations_within_the_clock_are_counted_and_others_are_not(clock: Clock) -> None:
@@ -304,13 +299,6 @@ def test_recompilations_within_the_clock_are_counted_and_others_are_not(clock: C
     result = steady(work, protocol(), compilations=lambda: sum(call <= work.calls for call in (1, 5, 20, 77, 81)))
     assert work.calls == 80
     assert result.recompiles == 2
-
-
-def test_after_warmup_is_called_once_between_warm_up_and_blocks(clock: Clock) -> None:
-    work = Work(clock)
-    called_at: list[int] = []
-    steady(work, protocol(), after_warmup=lambda: called_at.append(work.calls))
-    assert called_at == [3 + 8]  # warm-up and calibration
 
 
 def test_energy_by_hand(clock: Clock) -> None:
@@ -467,18 +455,14 @@ def test_no_garbage_collection_while_measuring_and_then_as_before(clock: Clock, 
         gc.enable()
 
 
-def test_throughput_streams_between_blocks(clock: Clock) -> None:
-    # A block takes 2 * 1 s; REPORT_EVERY_S is 2, so there is a report after each block but the last, which ends it.
+@pytest.mark.parametrize(("call_s", "block_s"), [(1.0, 2.0), (0.125, 0.25)])
+def test_throughput_streams_between_blocks(clock: Clock, call_s: float, block_s: float) -> None:
+    """REPORT_EVERY_S is 2: blocks of 2 s are reported after each but the last, which ends it. Eight of 0.25 s are over
+    before, and the first is reported at once."""
     heard = Heard()
-    steady(Work(clock, call_s=1.0), protocol(min_blocks=8), steps_per_call=5, channel=heard)
-    assert heard.of_kind("metrics") == [{"throughput_samples_per_s": 2 * 5 * 16 / 2.0}] * 7
-
-
-def test_a_short_measurement_has_a_first_point_at_once(clock: Clock) -> None:
-    """8 blocks of 0.25 s are over before REPORT_EVERY_S is."""
-    heard = Heard()
-    steady(Work(clock, call_s=0.125), protocol(min_blocks=8), steps_per_call=5, channel=heard)
-    assert heard.of_kind("metrics") == [{"throughput_samples_per_s": 2 * 5 * 16 / 0.25}]
+    steady(Work(clock, call_s=call_s), protocol(min_blocks=8), steps_per_call=5, channel=heard)
+    points = [{"throughput_samples_per_s": 2 * 5 * 16 / block_s}] * (7 if block_s == 2 else 1)
+    assert heard.of_kind("metrics") == points
 
 
 # Several ranks.
@@ -557,8 +541,7 @@ def test_each_phase_is_waited_for_and_only_the_cold_rounds_are_left_out(clock: C
 
 
 def test_phases_stop_at_the_time_limit_with_three_rounds_at_least(clock: Clock) -> None:
-    for limit_s, rounds in ((0.5, 3), (4.5, 5)):
-        assert phase_of_a_second(clock, limit_s) == {"only": [1.0] * rounds}
+    assert [phase_of_a_second(clock, limit_s) for limit_s in (0.5, 4.5)] == [{"only": [1.0] * n} for n in (3, 5)]
 
 
 def phase_of_a_second(clock: Clock, limit_s: float, **keywords: Any) -> dict[str, list[float]]:

@@ -13,8 +13,6 @@ from harness.measure.gpu import (
     HELD_BACK,
     READINGS,
     VALUE_TYPES,
-    Gpu,
-    decode_throttle_reasons,
     held_back_s,
     open_gpu,
     open_gpus,
@@ -68,21 +66,9 @@ def test_several_gpus_add_energy_and_tell_the_worst_state(nvml: Any) -> None:
         throttle_reasons=("hw_thermal_slowdown", "sw_power_cap"),
         other_processes=1,
     )
-    assert both.describe()["uuids"] == UUIDS
-    assert both.describe()["names"] == ["NVIDIA A100-SXM4-80GB"] * 2
-    assert both.describe()["uuid"] == UUIDS[0]
-
-
-def test_several_gpus_have_no_number_where_one_has_none(nvml: Any) -> None:
-    nvml.nvmlDeviceGetTotalEnergyConsumption.side_effect = only_the_first(1_000_000)
-    both = open_gpus(0, 2)
-    assert both.energy_joules() is None
-    assert [gpu.energy_joules() for gpu in both.each] == [1000.0, None]
-    assert both.why_no_energy() == "the GPU gives no energy: Not Supported"
-
-
-def test_a_missing_gpu_is_named(nvml: Any) -> None:
-    assert open_gpus(0, 3).absent == "NVML has no GPU '2' (from CUDA_VISIBLE_DEVICES=None)"
+    described = both.describe()
+    assert (described["uuid"], described["uuids"]) == (UUIDS[0], UUIDS)
+    assert described["names"] == ["NVIDIA A100-SXM4-80GB"] * 2
 
 
 # ---- which GPU
@@ -105,23 +91,23 @@ def test_the_first_visible_gpu(nvml: Any, monkeypatch: pytest.MonkeyPatch, visib
         ("", "CUDA_VISIBLE_DEVICES='' hides every GPU"),
         ("-1", "CUDA_VISIBLE_DEVICES='-1' hides every GPU"),
         ("NoDevFiles", "CUDA_VISIBLE_DEVICES='NoDevFiles' hides every GPU"),
-        ("2", "NVML has no GPU '2' (from CUDA_VISIBLE_DEVICES='2')"),
-        ("GPU-3333", "NVML has no GPU 'GPU-3333' (from CUDA_VISIBLE_DEVICES='GPU-3333')"),
+        ("1,2", "NVML has no GPU '2' (from CUDA_VISIBLE_DEVICES='1,2')"),
+        ("1,GPU-3333", "NVML has no GPU 'GPU-3333' (from CUDA_VISIBLE_DEVICES='1,GPU-3333')"),
+        ("1", "CUDA_VISIBLE_DEVICES='1' shows no GPU at position 1"),
     ],
 )
-def test_no_visible_gpu(nvml: Any, monkeypatch: pytest.MonkeyPatch, visible: str, reason: str) -> None:
+def test_a_gpu_that_is_missing_is_named(nvml: Any, monkeypatch: pytest.MonkeyPatch, visible: str, reason: str) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert open_gpu().absent == reason
+    assert open_gpus(0, 2).absent == reason
 
 
 # ---- what it says
 
 
-def test_quantities_in_their_units(nvml: Any) -> None:
+def test_an_a100_in_its_units(nvml: Any) -> None:
     gpu = open_gpu()
     assert gpu.absent is None
-    assert gpu.energy_joules() == 1234.567
-    assert gpu.process_bytes() == 1_500_000_000
+    assert (gpu.energy_joules(), gpu.process_bytes()) == (1234.567, 1_500_000_000)
     assert gpu.state() == dict(
         sm_clock_mhz=1410,
         memory_clock_mhz=1215,
@@ -130,10 +116,7 @@ def test_quantities_in_their_units(nvml: Any) -> None:
         throttle_reasons=("sw_power_cap", "hw_thermal_slowdown"),
         other_processes=0,
     )
-
-
-def test_description(nvml: Any) -> None:
-    assert open_gpu().describe() == {
+    assert gpu.describe() == {
         "name": "NVIDIA A100-SXM4-80GB",
         "uuid": "GPU-11111111-aaaa",
         "index": 0,
@@ -150,31 +133,17 @@ def test_description(nvml: Any) -> None:
         "numa_node": 65,
         "absent": {},
     }
+    nvml.nvmlDeviceGetMemoryAffinity.side_effect = lambda handle, words, scope: [0b11] + [0] * (words - 1)
+    assert open_gpu().describe()["numa_node"] is None, "two nodes are as near"
 
 
-@pytest.mark.parametrize(
-    ("bits", "names"),
-    [
-        (0, ()),
-        (0x1, ("gpu_idle",)),
-        (0x2 | 0x4, ("applications_clocks_setting", "sw_power_cap")),
-        (0x8 | 0x20 | 0x80, ("hw_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown")),
-        (0x400 | 0x800, ("reliability", "0x800")),
-    ],
-)
-def test_decode_throttle_reasons(bits: int, names: tuple[str, ...]) -> None:
-    assert decode_throttle_reasons(bits) == names
-
-
-def test_older_drivers_have_the_older_temperature(nvml: Any) -> None:
+def test_older_drivers_have_the_older_temperature_and_a_new_reason_is_its_number(nvml: Any) -> None:
+    nvml.nvmlDeviceGetCurrentClocksEventReasons.return_value = 0x2 | 0x20 | 0x800
     nvml.nvmlDeviceGetTemperatureV.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
     nvml.nvmlDeviceGetTemperature.return_value = 55
-    assert open_gpu().state()["temperature_c"] == 55
-
-
-def test_no_single_nearest_node_of_the_host_is_none(nvml: Any) -> None:
-    nvml.nvmlDeviceGetMemoryAffinity.side_effect = lambda handle, words, scope: [0b11] + [0] * (words - 1)
-    assert open_gpu().describe()["numa_node"] is None
+    state = open_gpu().state()
+    assert state["throttle_reasons"] == ("applications_clocks_setting", "sw_thermal_slowdown", "0x800")
+    assert state["temperature_c"] == 55
 
 
 @pytest.mark.parametrize(
@@ -197,58 +166,37 @@ def test_other_processes(nvml: Any, pids: list[int], others: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "quantity", "read"),
-    [
-        ("nvmlDeviceGetTotalEnergyConsumption", "energy_joules", Gpu.energy_joules),
-        ("nvmlDeviceGetComputeRunningProcesses", "processes", Gpu.process_bytes),
-    ],
-)
-def test_a_refusal_is_none_with_its_reason(
-    nvml: Any, function: str, quantity: str, read: Callable[[Gpu], object]
-) -> None:
-    getattr(nvml, function).side_effect = NOT_SUPPORTED
-    gpu = open_gpu()
-    assert read(gpu) is None
-    assert gpu.describe()["absent"][quantity] == "Not Supported"
-
-
-@pytest.mark.parametrize(
     ("function", "lost"),
     [
+        ("nvmlDeviceGetTotalEnergyConsumption", {"energy_joules"}),
         ("nvmlDeviceGetClockInfo", {"sm_clock_mhz", "memory_clock_mhz"}),
         ("nvmlDeviceGetPowerUsage", {"power_watts"}),
-        ("nvmlDeviceGetCurrentClocksEventReasons", {"throttle_reasons"}),
-        ("nvmlDeviceGetComputeRunningProcesses", {"other_processes"}),
+        ("nvmlDeviceGetComputeRunningProcesses", {"processes", "other_processes", "device_used_bytes"}),
+        ("nvmlDeviceGetEccMode", {"ecc"}),
+        ("nvmlDeviceGetMigMode", {"mig"}),
     ],
 )
-def test_a_refused_reading_costs_itself_alone(nvml: Any, function: str, lost: set[str]) -> None:
-    names = {reading.name for reading in READINGS}
+def test_what_a_card_refuses_costs_itself_alone(nvml: Any, function: str, lost: set[str]) -> None:
     getattr(nvml, function).side_effect = NOT_SUPPORTED
     for gpu in (open_gpu(), open_gpus(0, 2)):
-        state = gpu.state()
-        assert state is not None and state.keys() == names - lost
-        assert {name: gpu.describe()["absent"][name] for name in lost} == dict.fromkeys(lost, "Not Supported")
+        assert (gpu.process_bytes() is None) == ("processes" in lost)
+        assert (gpu.energy_joules() is None) == ("energy_joules" in lost)
+        state, described = gpu.state(), gpu.describe()
+        assert state is not None and state.keys() == {reading.name for reading in READINGS} - lost
+        assert described["absent"] == dict.fromkeys(lost, "Not Supported")
+        assert not any(described.get(name) for name in lost)
 
 
 def test_what_one_of_several_gpus_refuses_all_lack(nvml: Any) -> None:
+    nvml.nvmlDeviceGetTotalEnergyConsumption.side_effect = only_the_first(1_000_000)
     nvml.nvmlDeviceGetPowerUsage.side_effect = only_the_first(100_000)
     both = open_gpus(0, 2)
+    assert both.energy_joules() is None
+    assert [gpu.energy_joules() for gpu in both.each] == [1000.0, None]
+    assert both.why_no_energy() == "the GPU gives no energy: Not Supported"
     state = both.state()
     assert state is not None and "power_watts" not in state and state["temperature_c"] == 61
-    assert both.describe()["absent"] == {"power_watts": "Not Supported"}
-
-
-def test_a_consumer_card_without_ecc_describes_itself(nvml: Any) -> None:
-    nvml.nvmlDeviceGetEccMode.side_effect = NOT_SUPPORTED
-    nvml.nvmlDeviceGetMigMode.side_effect = NOT_SUPPORTED
-    description = open_gpu().describe()
-    assert (description["ecc"], description["mig"]) == (None, False)
-    assert description["absent"] == {"ecc": "Not Supported", "mig": "Not Supported"}
-
-
-def test_memory_that_the_driver_does_not_tell(nvml: Any) -> None:
-    nvml.nvmlDeviceGetComputeRunningProcesses.return_value = [process(os.getpid(), None)]
-    assert open_gpu().process_bytes() is None
+    assert both.describe()["absent"] == dict.fromkeys(("energy_joules", "power_watts"), "Not Supported")
 
 
 def test_a_mig_slice_has_its_own_memory_and_no_energy(nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,9 +272,9 @@ def test_a_refused_counter_costs_itself_alone(nvml: Any) -> None:
     assert gpu.describe()["absent"] == refused
 
 
-@pytest.mark.parametrize("growth_ns", [-1, 2_100_000_001, 2**63])
-def test_what_cannot_be_a_time_within_the_window_is_no_count(growth_ns: int) -> None:
-    assert held_back_s([{74: 0.0}], [{74: float(growth_ns)}], 2.0) == {}
+def test_what_cannot_be_a_time_within_the_window_is_no_count() -> None:
+    for growth_ns in (-1, 2_100_000_001, 2**63):
+        assert held_back_s([{74: 0.0}], [{74: float(growth_ns)}], 2.0) == {}
     assert held_back_s([{74: 0.0}], [{74: 2_050_000_000.0}], 2.0) == {"sw_power_cap": 2.0}  # the reads take time too
 
 
@@ -335,54 +283,37 @@ def test_of_several_gpus_the_one_that_was_held_back_most(nvml: Any) -> None:
     after = [{74: 1e9, 75: 0.0}, {74: 3.5e9}]
     assert held_back_s(before, after, 2.0) == {"sw_power_cap": 1.0}  # the second does not count 75
     assert held_back_s([], [], 2.0) == {}
-    both = open_gpus(0, 2)
-    assert len(both.held_back_counters()) == 2
+    assert len(open_gpus(0, 2).held_back_counters()) == 2
 
 
 # ---- memory of the device
 
 
-def containers_processes(nvml: Any, *, before: int, after: int) -> Gpu:
-    """So many processes of other namespaces before this one makes its context, and at the end."""
-    foreign = [process(999_999_990 + number, None) for number in range(max(before, after))]
-    nvml.nvmlDeviceGetComputeRunningProcesses.return_value = foreign[:before]
-    nvml.nvmlDeviceGetMemoryInfo.return_value = SimpleNamespace(total=1, used=600)
-    gpu = open_gpu()
-    nvml.nvmlDeviceGetComputeRunningProcesses.return_value = foreign[:after]
-    nvml.nvmlDeviceGetMemoryInfo.return_value = SimpleNamespace(total=1, used=2_000)
-    return gpu
-
-
-def test_in_a_container_memory_is_what_the_device_has_more_in_use(nvml: Any) -> None:
-    gpu = containers_processes(nvml, before=0, after=1)
-    assert gpu.process_bytes() is None
-    assert (gpu.device_used_bytes(), gpu.each) == (1_400, (gpu,))
-    assert "device_used_bytes" not in gpu.describe()["absent"]
-
-
 @pytest.mark.parametrize(
-    ("before", "after", "why"),
+    ("before", "after", "used", "why"),
     [
-        (1, 2, "there were processes on the GPU before this one"),
-        (0, 2, "other processes were on the GPU at the end"),
+        (0, 1, 1_400, None),  # the process itself, by the host's number
+        (1, 2, None, "there were processes on the GPU before this one"),
+        (0, 2, None, "other processes were on the GPU at the end"),
+        (0, None, None, "Not Supported"),  # whether others came cannot be told
     ],
 )
-def test_memory_beside_other_processes_is_nobodys(nvml: Any, before: int, after: int, why: str) -> None:
-    gpu = containers_processes(nvml, before=before, after=after)
-    assert gpu.device_used_bytes() is None
-    assert gpu.describe()["absent"]["device_used_bytes"] == why
-
-
-def test_device_memory_that_the_driver_refuses(nvml: Any) -> None:
-    nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = NOT_SUPPORTED
+def test_in_a_container_memory_is_what_the_device_has_more_in_use(
+    nvml: Any, before: int, after: int | None, used: int | None, why: str | None
+) -> None:
+    """Processes of other namespaces: so many before this one makes its context, and at the end."""
+    foreign = [process(999_999_990 + number, None) for number in range(2)]
+    listed = nvml.nvmlDeviceGetComputeRunningProcesses
+    listed.return_value = foreign[:before]
+    nvml.nvmlDeviceGetMemoryInfo.return_value = SimpleNamespace(total=1, used=600)
     gpu = open_gpu()
-    assert gpu.device_used_bytes() is None
-    assert gpu.describe()["absent"]["device_used_bytes"] == "Not Supported"
-    nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = None
-    nvml.nvmlDeviceGetComputeRunningProcesses.return_value = []
-    gpu = open_gpu()
-    nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = NOT_SUPPORTED
-    assert gpu.device_used_bytes() is None  # whether others came cannot be told
+    listed.return_value = foreign[:after]
+    listed.side_effect = NOT_SUPPORTED if after is None else None
+    nvml.nvmlDeviceGetMemoryInfo.return_value = SimpleNamespace(total=1, used=2_000)
+    assert (gpu.process_bytes(), gpu.device_used_bytes()) == (None, used)
+    assert gpu.describe()["absent"].get("device_used_bytes") == why
+    listed.side_effect, listed.return_value = None, [process(os.getpid(), None)]
+    assert gpu.process_bytes() is None, "the driver does not tell"
 
 
 # ---- GPUs that a cgroup forbids
@@ -409,51 +340,14 @@ def test_forbidden_and_broken_gpus_cost_nothing(nvml: Any, monkeypatch: pytest.M
     assert open_gpu().absent == "NVML has no GPU '2' (from CUDA_VISIBLE_DEVICES='2')"
 
 
-def test_no_driver_and_a_gpu_that_does_not_open(nvml: Any) -> None:
+def test_no_driver_and_no_binding(nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.nvmlInit.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
     gpu = open_gpu()
     assert gpu.absent == "NVML does not start: NVML Shared Library Not Found"
     assert gpu.energy_joules() is gpu.state() is gpu.process_bytes() is None  # type: ignore[func-returns-value]
     assert gpu.describe() == {"absent": gpu.absent}
-    nvml.nvmlInit.side_effect = None
-    nvml.nvmlDeviceGetHandleByIndex.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-    assert open_gpu().absent == "NVML does not open GPU '0': GPU is lost"
-
-
-def test_nvml_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert (open_gpu().absent or "").startswith("nvidia-ml-py is not installed")
-
-
-# ---- for real
-
-
-def real_gpus() -> int:
-    try:
-        pynvml.nvmlInit()
-        return int(pynvml.nvmlDeviceGetCount())
-    except pynvml.NVMLError:
-        return 0
-
-
-@pytest.mark.skipif(real_gpus() > 0, reason="this machine has a GPU")
-def test_this_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    gpu = open_gpu()
-    assert gpu.absent.startswith(("NVML does not start: ", "NVML has no GPU '0'"))
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(real_gpus() == 0, reason="this machine has no GPU")
-def test_this_machines_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    gpu = open_gpu()
-    description = gpu.describe()
-    assert description["name"].startswith(("NVIDIA", "Tesla", "Quadro", "GeForce"))
-    assert description["memory_total_bytes"] > 2**30
-    power = (gpu.state() or {}).get("power_watts")
-    assert power is None or (isinstance(power, int | float) and 1 < power < 3000)
 
 
 def test_a_variable_alone_makes_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

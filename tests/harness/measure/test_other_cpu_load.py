@@ -27,27 +27,19 @@ def stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "stat"
 
 
-def test_the_others_have_what_is_busy_and_not_ours(stat: Path) -> None:
-    """Each CPU was busy for 6 s: 12 s on the two, of which 3 s were ours. 9 s in 10 s are 0.9 CPUs."""
-    write_stat(stat, user=1000, idle=500)
+@pytest.mark.parametrize(
+    ("busy", "idle", "steal", "cpus"),
+    [
+        (600, 400, 0, 0.9),  # each CPU was busy for 6 s: 12 s on the two, of which 3 s were ours, so 9 s in 10 s
+        (150, 800, 50, 0.1),  # each was ours for 1.5 s and another virtual machine's for 0.5 s
+        (150, 850, 0, 0.0),  # alone
+    ],
+)
+def test_the_others_have_what_is_busy_and_not_ours(stat: Path, busy: int, idle: int, steal: int, cpus: float) -> None:
+    write_stat(stat, user=1000, idle=500, steal=700)
     watched = OtherCpuLoad(stat)
-    write_stat(stat, user=1600, idle=900)
-    assert watched.cpus() == pytest.approx(0.9)
-
-
-def test_other_virtual_machines_are_other_load(stat: Path) -> None:
-    """Each CPU was ours for 1.5 s and another machine's for 0.5 s: 1 s in 10."""
-    write_stat(stat, user=1000, idle=500, steal=0)
-    watched = OtherCpuLoad(stat)
-    write_stat(stat, user=1150, idle=1300, steal=50)
-    assert watched.cpus() == pytest.approx(0.1)
-
-
-def test_alone_it_is_nobody(stat: Path) -> None:
-    write_stat(stat, user=1000, idle=500)
-    watched = OtherCpuLoad(stat)
-    write_stat(stat, user=1150, idle=1350)
-    assert watched.cpus() == pytest.approx(0.0)
+    write_stat(stat, user=1000 + busy, idle=500 + idle, steal=700 + steal)
+    assert watched.cpus() == pytest.approx(cpus)
 
 
 @pytest.mark.parametrize("content", [None, "cpu 0 0 0 0\ncpu0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0\n"])

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from harness.measure import turns as turns_module
-from harness.measure.channel import Channel
 from harness.measure.turns import NoTurns, Turns, come_to_rest
 from harness.paths import REPOSITORY
 from tests.made.heard import Heard
@@ -58,6 +57,8 @@ def test_the_last_one_has_no_more_blocks_and_is_alone(heard: Heard) -> None:
     taken = turns(heard, "block_after_other\nlast\n", "second")
     assert [taken.next_block(True), taken.is_alone] == [True, False]
     assert [taken.next_block(True), taken.is_alone, taken.are_to_come] == [False, True, False]
+    with pytest.raises(EOFError, match="the job is gone"):
+        turns(heard, "").next_block(True)
 
 
 def test_alone_it_goes_on_by_its_own_rule(heard: Heard) -> None:
@@ -67,11 +68,6 @@ def test_alone_it_goes_on_by_its_own_rule(heard: Heard) -> None:
     assert answers == [(True, False), (True, True), (True, False), (False, False)]
     assert taken.is_alone and taken.told().after_other == [1]
     assert len(heard.of_kind("turn")) == 2
-
-
-def test_without_a_job_there_are_no_turns(heard: Heard) -> None:
-    with pytest.raises(EOFError, match="the job is gone"):
-        turns(heard, "").next_block(True)
 
 
 def test_the_other_one_is_no_stranger_on_the_gpu(heard: Heard) -> None:
@@ -145,8 +141,3 @@ def cpu_s(pid: int) -> float:
     """User and system time of all threads (proc(5))."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def test_what_the_job_hears_of_a_turn(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    Channel(1).turn(wants=True)
-    assert capfdbinary.readouterr().out == b'@event 0 1/1 {"kind": "turn", "content": {"wants": true}}\n'

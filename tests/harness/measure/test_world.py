@@ -19,18 +19,16 @@ def test_a_task_of_a_step_meets_the_others_where_srun_was_called(address: str, c
 
 
 @pytest.mark.parametrize(
-    ("changed", "complaint"),
+    ("name", "value", "complaint"),
     [
-        ({"SLURM_LOCALID": ""}, "SLURM_LOCALID is not set in this task"),
-        ({"SLURMD_NODENAME": ""}, "SLURMD_NODENAME is not set in this task"),
-        ({"SLURM_LAUNCH_NODE_IPADDR": ""}, "SLURM_LAUNCH_NODE_IPADDR is not set in this task"),
+        *((name, "", f"{name} is not set in this task") for name in ("SLURM_LOCALID", "SLURMD_NODENAME")),
+        ("SLURM_LAUNCH_NODE_IPADDR", "", "SLURM_LAUNCH_NODE_IPADDR is not set in this task"),
     ],
 )
-def test_a_variable_of_srun_that_is_missing_is_named(changed: dict[str, str], complaint: str) -> None:
+def test_a_variable_of_srun_that_is_missing_is_named(name: str, value: str, complaint: str) -> None:
+    task = TASK | {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7"} | {name: value}
     with pytest.raises(ProjectError, match=complaint):
-        World(size=8, node="n1", coordinator="127.0.0.1:20123").of_slurm_task(
-            TASK | {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7"} | changed
-        )
+        World(size=8, node="n1", coordinator="127.0.0.1:20123").of_slurm_task(task)
 
 
 def test_alone_on_its_node_it_meets_nobody() -> None:

@@ -36,13 +36,6 @@ def made(framework: Framework, *ceilings: Ceiling, minute: int = 0) -> CeilingsR
     )
 
 
-def test_a_product_has_two_operations_for_each_multiply_add_and_a_triad_twelve_bytes() -> None:
-    one = product((2, 3, 5), 1e-6)
-    assert (one.work, one.per_s) == (60, pytest.approx(60e6))
-    other = triad(1000, 1e-6)
-    assert (other.work, other.per_s) == (12_000, pytest.approx(12e9))
-
-
 def test_best_of_all_shapes_and_frameworks() -> None:
     """JAX: 2e9 in 1 ms, and 16e9 in 4 ms. PyTorch: 2e9 in 0.52 ms."""
     jax = made("jax", product((1000, 1000, 1000), 1e-3), product((2000, 2000, 2000), 4e-3), triad(10**6, 1e-3))
@@ -81,19 +74,14 @@ def test_a_record_is_written_and_read(tmp_path: Path) -> None:
         ("NVIDIA A100-SXM4-40GB", "A100 SXM 40 GB", 312e12),
         ("NVIDIA RTX A5000", "RTX A5000", 111e12),
         ("NVIDIA GeForce RTX 2080 Ti", "RTX 2080 Ti", None),
+        ("NVIDIA GH200 480GB", None, None),
+        ("NVIDIA H200 MIG 1g.18gb", None, None),
+        ("NVIDIA A100-PCIE-40GB", None, None),
     ],
 )
-def test_datasheet_of_a_name(device: str, name: str, bf16: float | None) -> None:
+def test_datasheet_of_a_name(device: str, name: str | None, bf16: float | None) -> None:
     found = datasheet(device)
-    assert found is not None and (found.name, found.per_s("bf16")) == (name, bf16)
-    assert found.per_s("fp64") is None
-
-
-@pytest.mark.parametrize(
-    "device", ["NVIDIA GH200 480GB", "NVIDIA H200 MIG 1g.18gb", "CPU: Xeon", "NVIDIA A100-PCIE-40GB"]
-)
-def test_no_datasheet_for_another_device(device: str) -> None:
-    assert datasheet(device) is None
+    assert (found and found.name, found and found.per_s("bf16")) == (name, bf16)
 
 
 def all_reduce(devices: int, elements: int, call_s: float) -> Ceiling:

@@ -6,15 +6,12 @@ import os
 import platform
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from harness.paths import REPOSITORY
 from harness.results.environment import (
-    _cpu_model,
-    _memory_total_bytes,
     code_digests,
     describe_environment,
     describe_git,
@@ -24,7 +21,6 @@ from harness.results.environment import (
     loaded_code,
     relevant_variables,
 )
-from harness.results.installed import describe_installed
 
 GIT_IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
 
@@ -45,12 +41,15 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+def write_files(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
 def test_code_is_known_by_its_contents(tmp_path: Path) -> None:
-    for path in ("harness/measure/clock.py", "harness/work/__init__.py", "jax_runner/device.py", "torch_runner/run.py"):
-        (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).write_text("x = 1\n")
-    (tmp_path / "harness" / "measure" / "notes.txt").write_text("no code")
-    (tmp_path / "harness" / "job.py").write_text("what no measurement runs\n")
+    paths = ("harness/measure/clock.py", "harness/work/__init__.py", "jax_runner/device.py", "torch_runner/run.py")
+    write_files(tmp_path, dict.fromkeys((*paths, "harness/measure/notes.txt", "harness/job.py"), "x = 1\n"))
     by_hand = hashlib.sha256(b"x = 1\n").hexdigest()[:16]
     of_both = {"harness.measure.clock": by_hand, "harness.work": by_hand}
     assert code_digests("jax", tmp_path) == of_both | {"jax_runner.device": by_hand}
@@ -94,13 +93,9 @@ def test_code_is_on_disk_where_all_of_it_is() -> None:
         assert not is_code_on_disk(other, disk)
 
 
-def head(repository: Path) -> str:
-    command = ["git", "-C", str(repository), "rev-parse", "HEAD"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
 def test_git_clean_then_dirty(repository: Path) -> None:
-    commit = head(repository)
+    command = ["git", "-C", str(repository), "rev-parse", "HEAD"]
+    commit = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     assert len(commit) == 40
     assert describe_git(repository) == {"commit": commit, "clean": True, "absent": None}
     (repository / "new.py").write_text("")  # which git does not know
@@ -110,80 +105,45 @@ def test_git_clean_then_dirty(repository: Path) -> None:
     assert describe_git(repository) == {"commit": commit, "clean": False, "absent": None}
 
 
-def test_no_repository(tmp_path: Path) -> None:
+def test_no_repository_and_no_git(repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     git = describe_git(tmp_path)
-    assert (git["commit"], git["clean"]) == (None, None)
-    assert "not a git repository" in git["absent"]
-
-
-def test_no_git(repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert (git["commit"], git["clean"]) == (None, None) and "not a git repository" in git["absent"]
     monkeypatch.setenv("PATH", str(tmp_path))
     assert describe_git(repository) == {"commit": None, "clean": None, "absent": "git is not installed"}
 
 
-def test_local(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local() -> None:
     environment = describe_environment()
     assert (environment["scheduler"], environment["slurm"]) == ("local", None)
     assert environment["python"] == platform.python_version()
     assert environment["node"] == environment["hostname"] == os.uname().nodename
     assert environment["interpreter"] == sys.executable
     assert environment["cpu"]["affinity"] == sorted(os.sched_getaffinity(0))
-    assert environment["cpu"]["count"] == os.cpu_count()
+    assert (environment["cpu"]["model"] or "") in Path("/proc/cpuinfo").read_text()
     assert environment["memory_total_bytes"] == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert len(environment["load_average"]) == 3
 
 
 def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "SLURM_JOB_ID": "4711",
-        "SLURMD_NODENAME": "gpu07",
-        "SLURM_JOB_NODELIST": "gpu[07-08]",
-        "SLURM_JOB_PARTITION": "a100",
-        "SLURM_RESTART_COUNT": "2",
-        "SLURM_JOB_NUM_NODES": "2",
-        "SLURM_JOB_GPUS": "0,3",
-    }.items():
-        monkeypatch.setenv(name, value)
+    variables = {"JOB_ID": "4711", "JOB_NODELIST": "gpu[07-08]", "JOB_NUM_NODES": "2", "RESTART_COUNT": "2"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu07")
     environment = describe_environment()
     assert (environment["scheduler"], environment["node"]) == ("slurm", "gpu07")
-    slurm = environment["slurm"]
-    assert (slurm["job_id"], slurm["nodelist"], slurm["partition"]) == ("4711", "gpu[07-08]", "a100")
-    assert (slurm["restart_count"], slurm["nodes"], slurm["job_gpus"]) == (2, "2", "0,3")
-    assert slurm["account"] is None
+    found = {name: value for name, value in environment["slurm"].items() if value is not None}
+    assert found == {"job_id": "4711", "nodelist": "gpu[07-08]", "nodes": "2", "restart_count": 2}
     monkeypatch.delenv("SLURM_RESTART_COUNT")
     assert describe_slurm()["restart_count"] == 0
 
 
-def test_package_versions_are_the_installed_ones() -> None:
-    versions = describe_installed()["packages"]
-    for name in ("numpy", "wandb", "nvidia-ml-py"):
-        assert versions[name] == metadata.version(name)
-    assert "pytest" not in versions
-
-
 def test_variables_that_matter_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = {
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-        "JAX_PLATFORMS": "cuda",
-        "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
-        "NVIDIA_TF32_OVERRIDE": "0",
-        "CUDA_VISIBLE_DEVICES": "1",
-        "OMP_NUM_THREADS": "8",
-    }
+    wanted = "XLA_FLAGS JAX_PLATFORMS TORCHINDUCTOR_MAX_AUTOTUNE NVIDIA_TF32_OVERRIDE CUDA_VISIBLE_DEVICES"
     secrets = "WANDB_API_KEY JAX_SOME_TOKEN TORCH_HUB_PASSWORD AWS_SECRET_ACCESS_KEY"
-    unwanted = dict.fromkeys(f"{secrets} MY_XLA_FLAGS TORCHINDUCTOR_CACHE_DIR".split(), "hunter2")
-    for name, value in {**wanted, **unwanted}.items():
-        monkeypatch.setenv(name, value)
-    variables = relevant_variables()
-    assert {name: variables.get(name) for name in wanted} == wanted
-    assert not set(unwanted) & set(variables)
+    unwanted = f"{secrets} MY_XLA_FLAGS TORCHINDUCTOR_CACHE_DIR"
+    for name in wanted.split():
+        monkeypatch.setenv(name, "1")
+    for name in unwanted.split():
+        monkeypatch.setenv(name, "hunter2")
+    assert {*wanted.split()} <= relevant_variables().keys() - {*unwanted.split()}
     assert "hunter2" not in json.dumps(describe_environment())
-
-
-def test_proc_files(tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 7763 64-Core Processor\nflags\t: sse\n")
-    (tmp_path / "meminfo").write_text("MemTotal:       1048576 kB\nMemFree: 1 kB\n")
-    assert _cpu_model(tmp_path / "cpuinfo") == "AMD EPYC 7763 64-Core Processor"
-    assert _memory_total_bytes(tmp_path / "meminfo") == 2**30
-    assert _cpu_model(tmp_path / "none") is None
-    assert _memory_total_bytes(tmp_path / "none") is None

@@ -4,41 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.results.kernel_names import base_of, class_of, uses_tensor_cores
+from harness.results.kernel_names import class_of, uses_tensor_cores
 
 FILE = Path(__file__).with_name("kernel_names.tsv")
 """Class and name, of cuBLAS, cuDNN, CUTLASS, Triton, XLA, NCCL, PyTorch and its operators on a CPU."""
 CASES = [tuple(line.split("\t")) for line in FILE.read_text().splitlines()]
 
 
-def test_of_each_library_there_are_names() -> None:
-    assert len(CASES) >= 230
-    assert len({name for _, name in CASES}) == len(CASES)
-    for library in ("cublas", "cudnn", "cutlass", "triton_", "loop_", "nccl", "at::native", "aten::", "nvjet", "xmma"):
-        assert sum(library in name.lower() for _, name in CASES) >= 3, library
-
-
 def test_class_of_a_name() -> None:
     wrong = [(kind, class_of(name), name) for kind, name in CASES if class_of(name) != kind]
-    assert wrong == []
-
-
-def test_the_program_knows_better_than_the_name() -> None:
-    assert class_of("fusion_15", "product") == "product"
-
-
-@pytest.mark.parametrize(
-    ("name", "base"),
-    [
-        ("void at::native::(anonymous namespace)::foo<at::native::bar<int>>(int, long)", "foo"),
-        ("_Z23implicit_convolve_sgemmIffLi1024EEviiiPKT_", "implicit_convolve_sgemm"),
-        ("_ZN5cudnn3cnn17wgrad_alg0_engineIfLi512EEEviiiPKT_", "wgrad_alg0_engine"),
-        ("loop_add_fusion_3", "loop_add_fusion_3"),
-        ("void elementwise_kernel<f()::{lambda(long)#1}>(int)", "elementwise_kernel"),
-    ],
-)
-def test_base_of_a_name(name: str, base: str) -> None:
-    assert base_of(name) == base
+    assert len(CASES) >= 230 and wrong == []
+    assert class_of("fusion_15", "product") == "product", "the program knows better than the name"
 
 
 @pytest.mark.parametrize(

@@ -99,14 +99,9 @@ def measured(plans: Sequence[JobPlan], machine: Machine, state: str = "passed") 
 ALL_OF_64 = ["64 fast.jit", "64 other.jit", "64 step.compiled", "64 step.eager", "64 step.jit"]
 
 
-def test_what_is_decided_at_four_pairs_needs_no_more() -> None:
-    machine = Machine()
-    assert measured(pair_of(64), machine) == {4: ALL_OF_64}
-    assert len(machine.records) == 20
-
-
 def test_only_the_pair_of_an_undecided_row_goes_on() -> None:
-    """Of three rows: one until 4 pairs, one until 6, and one until the end."""
+    """Of three rows: one until 4 pairs, one until 6, and one until the end. One that is decided needs no more."""
+    assert measured(pair_of(64), Machine()) == {4: ALL_OF_64}
     found = measured(pair_of(64, 128, 256), Machine())
     assert list(found) == [4, 6, 8, 12] and len(found[4]) == 15
     of_256 = ["256 fast.jit", "256 step.compiled"]
@@ -134,22 +129,17 @@ def test_a_failed_replicate_is_made_up_by_a_later_one() -> None:
     assert measured(pair_of(64), machine) == {4: ALL_OF_64, 6: ["64 fast.jit", "64 step.compiled", "64 step.jit"]}
 
 
-def test_a_mode_that_always_fails_is_waited_for_by_nothing() -> None:
-    machine = Machine(fails=lambda one: one.framework == "torch")
-    assert list(measured(pair_of(256), machine)) == [4]
-
-
-@pytest.mark.parametrize("state", ["failed", "unchecked"])
-def test_what_the_gate_refuses_has_no_ratio_to_go_on_for(state: str) -> None:
-    assert list(measured(pair_of(256), Machine(), state)) == [4]
-
-
-def test_what_is_doubted_would_be_so_after_more_replicates() -> None:
+@pytest.mark.parametrize("why", ["failed", "unchecked", "always fails", "doubted"])
+def test_what_has_no_ratio_does_not_go_on(why: str) -> None:
+    """By the gate, as one of the modes always fails, or as more replicates would be doubted like these."""
+    machine = Machine(fails=lambda one: why == "always fails" and one.framework == "torch")
+    precision = "default" if why == "doubted" else "fp32"
     plans = [
-        of.model_copy(update={"variants": tuple(v.model_copy(update={"precision": "default"}) for v in of.variants)})
+        of.model_copy(update={"variants": tuple(v.model_copy(update={"precision": precision}) for v in of.variants)})
         for of in pair_of(256)
     ]
-    assert list(measured(plans, Machine())) == [4]
+    state = why if why in ("failed", "unchecked") else "passed"
+    assert list(measured(plans, machine, state)) == [4]
 
 
 def test_a_framework_alone_and_a_calibration_have_all_replicates() -> None:

@@ -4,7 +4,7 @@ import base64
 
 import numpy as np
 
-from harness.results.predictions import agreement, agreement_in_words, evaluation_of, predictions_of
+from harness.results.predictions import agreement_in_words, evaluation_of, predictions_of
 from harness.results.record import Evaluation
 
 
@@ -20,22 +20,11 @@ def test_labels_are_packed_as_little_endian_16_bit_numbers() -> None:
     np.testing.assert_array_equal(predictions_of(read), [[1, 258], [65535, 0]])
 
 
-def test_the_share_of_equal_ones() -> None:
-    assert agreement(of(1, 2, 3, 4), of(1, 2, 3, 4)) == 1.0
-    assert agreement(of(1, 2, 3, 4), of(1, 5, 3, 6)) == 0.5
-    assert agreement(of(1, 2), of(1, 2, 3)) is None
-    assert agreement(of(), of()) is None
-
-
 def test_in_words() -> None:
     same = of(*range(2), *[7] * 1998)
     assert agreement_in_words([same], [same]) == "All 2,000 predictions on the test set, of 3 classes, are the same."
     other = of(1, *range(1, 2), *[7] * 1998)
     sentence = "Of 2,000 predictions on the test set, of 3 classes, 99.95% are the same; 1 differ."
     assert agreement_in_words([same, same], [same, other]) == sentence
+    assert agreement_in_words([], [of(1)]) is agreement_in_words([of(1)], [of(1, 2)]) is None
     assert agreement_in_words([of(4, 4)], [of(4, 4)]) == "All 2 predictions on the test set, of 1 class, are the same."
-
-
-def test_nothing_to_compare_has_no_sentence() -> None:
-    assert agreement_in_words([], [of(1)]) is None
-    assert agreement_in_words([of(1)], [of(1, 2)]) is None

@@ -1,23 +1,17 @@
 """harness/results/quantities.py: one row for each number, and what follows from the rows."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from harness.job.tracker import WandbTracker
 from harness.measure import gpu
-from harness.paths import Results
-from harness.plan import WandbSettings
 from harness.results import quantities
 from harness.results.predictions import evaluation_of
 from harness.results.quantities import BY_NAME, QUANTITIES, of_gpu, summary_numbers
 from harness.results.record import Energy, HeldBack, Latency, Memory, Record, Result
-from harness.work.tasks import ACCURACY, PERPLEXITY
+from harness.work.tasks import ACCURACY, PERPLEXITY, Metric
 from pipeline.report.compare import sections
-from pipeline.report.page import page_html
 from pipeline.report.wording import absent_lines
 from tests.made.nvml import two_gpus
 from tests.made.records import blocks, epoch
@@ -64,17 +58,10 @@ def test_quality_is_that_of_the_last_epoch_or_of_the_evaluation() -> None:
     assert absent.reason(record("jax", "step.jit"), Result(epochs=epochs)) is None
 
 
-def test_what_is_achieved_takes_the_operations_of_a_sample() -> None:
-    result = Result(blocks=blocks([0.5], samples=50))  # 10 calls: 1000 samples/s
-    assert summary_numbers(result, 3e9)["achieved_flop_per_s"] == 3e12
-    assert BY_NAME["achieved_flop_per_s"].text(3e12, ACCURACY) == "3"  # TFLOP/s
-    assert "achieved_flop_per_s" not in summary_numbers(result)
-
-
 def test_rates_of_what_a_sample_has() -> None:
-    result = Result(blocks=blocks([0.5], samples=50), units={"edges": 56.5})  # 10 calls: 1000 samples/s
-    numbers = summary_numbers(result)
-    assert numbers["throughput_edges_per_s"] == 56_500
+    """10 calls of 50 samples in half a second: 1000 samples/s."""
+    numbers = summary_numbers(Result(blocks=blocks([0.5], samples=50), units={"edges": 56.5}), 3e9)
+    assert (numbers["throughput_edges_per_s"], numbers["achieved_flop_per_s"]) == (56_500, 3e12)
     assert "throughput_tokens_per_s" not in numbers
 
 
@@ -93,31 +80,23 @@ def test_the_numbers_of_epochs() -> None:
     assert "energy_per_epoch_joules" not in summary_numbers(Result(epochs=epochs))
 
 
-def test_names_are_unique_and_what_the_terminal_shows_has_a_short_title() -> None:
-    assert len(BY_NAME) == len(QUANTITIES)
-    assert all(quantity.short for quantity in QUANTITIES if "terminal" in quantity.shown)
-
-
 @pytest.mark.parametrize(
-    ("name", "value", "title", "text"),
+    ("name", "metric", "value", "title", "text"),
     [
-        ("step_time_p95_s", 0.0123, "step p95, ms", "12.3"),
-        ("memory_host_peak_bytes", 3 * 2**30, "host's peak, MiB", "3,072"),
-        ("throughput_samples_per_s", 12345.6, "samples/s", "12,346"),
-        ("test_metric", 0.98765, "test accuracy", "98.8%"),
-        ("time_to_target_s", 1.25, "time to accuracy, s", "1.25"),
+        ("step_time_p95_s", ACCURACY, 0.0123, "step p95, ms", "12.3"),
+        ("memory_host_peak_bytes", ACCURACY, 3 * 2**30, "host's peak, MiB", "3,072"),
+        ("throughput_samples_per_s", ACCURACY, 12345.6, "samples/s", "12,346"),
+        ("test_metric", ACCURACY, 0.98765, "test accuracy", "98.8%"),
+        ("test_metric", PERPLEXITY, 1.5, "test perplexity", "1.5"),
+        ("time_to_target_s", PERPLEXITY, 1.25, "time to perplexity, s", "1.25"),
+        ("achieved_flop_per_s", ACCURACY, 3e12, "achieved, TFLOP/s", "3"),
     ],
 )
-def test_a_number_in_its_unit(name: str, value: float, title: str, text: str) -> None:
+def test_a_number_in_its_unit(name: str, metric: Metric, value: float, title: str, text: str) -> None:
+    assert len(BY_NAME) == len(QUANTITIES)
     quantity = BY_NAME[name]
-    assert (quantity.title(ACCURACY), quantity.text(value, ACCURACY)) == (title, text)
-    assert quantity.text(None, ACCURACY) == ""
-
-
-def test_the_metric_has_the_words_and_the_format_of_its_task() -> None:
-    quantity = BY_NAME["test_metric"]
-    assert (quantity.title(PERPLEXITY), quantity.text(1.5, PERPLEXITY)) == ("test perplexity", "1.5")
-    assert BY_NAME["time_to_target_s"].title(PERPLEXITY) == "time to perplexity, s"
+    assert (quantity.title(metric), quantity.text(value, metric)) == (title, text)
+    assert quantity.text(None, metric) == ""
 
 
 # A new GPU metric takes two places.
@@ -130,17 +109,7 @@ def measured(nvml: Any, replicate: int) -> Record:
     return Record.model_validate_json(one.model_dump_json())
 
 
-def wandb_row(one: Record, monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
-    """What a job tells the process that talks to W&B, which is not started here."""
-    sent: list[dict[str, Any]] = []
-    monkeypatch.setattr(WandbTracker, "_start", lambda self: None)
-    monkeypatch.setattr(WandbTracker, "_send", lambda self, message: sent.append(message))
-    WandbTracker(WandbSettings(), Results(root=folder), "job", online=False).end(one, summary_numbers(one.result))
-    row: dict[str, Any] = sent[0]["row"]
-    return row
-
-
-def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = two_gpus()
     utilisation = iter((80, 90, 95, 60, 70, 75))
     nvml.nvmlDeviceGetUtilizationRates.side_effect = lambda handle: type("Rates", (), {"gpu": next(utilisation)})
@@ -158,12 +127,7 @@ def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPa
     # Medians of 80, 90, 95 and of 60, 70, 75; the median of these two.
     (line,) = csv_lines(compared)
     assert float(line["gpu_sm_utilisation_percent"]) == 80
-    html = page_html(compared, {}, records, (), Path("results"))
-    (row,) = re.findall(r'<tr><th scope="row" class="label jax">JAX step\.jit</th>.*?</tr>', html)
-    titles = re.findall(r'<th scope="col" class="n">([^<]*)</th>', html[: html.index(row)])
-    cells = re.findall(r'<td class="n">([^<]*)', row)
-    assert (titles[-1], cells[-1]) == ("SM utilisation, %", "80")
-    assert wandb_row(records[0], monkeypatch, tmp_path)["measurement/gpu_sm_utilisation_percent"] == 90
+    assert summary_numbers(records[0].result)["gpu_sm_utilisation_percent"] == 90
 
 
 def test_a_refused_reading_is_missing_with_its_reason() -> None:

@@ -45,9 +45,9 @@ def test_what_can_still_be_the_fastest(throughputs: tuple[float, ...], expected:
 
 def test_the_noise_of_both_counts() -> None:
     """hypot(0.02, 0.06) * 1.6449 = 0.10403, so a noisy mode may be 9.88 % behind."""
-    leader = Screened(1000, 0.02)
     for value, stays in ((901.3, True), (901.1, False)):
-        assert ("noisy" in still_fastest({"leader": leader, "noisy": Screened(value, 0.06)})) == stays
+        modes = {"leader": Screened(1000, 0.02), "noisy": Screened(value, 0.06)}
+        assert ("noisy" in still_fastest(modes)) == stays
 
 
 def test_the_fastest_of_14_equal_modes_is_left_out_in_5_percent_at_the_most() -> None:
@@ -83,40 +83,33 @@ def result_of(measurement: Measurement, throughput: float | str) -> Record:
     return bare_record(measurement, result=Result(blocks=blocks([20 / throughput] * 5, calls=10, samples=2)))
 
 
-def modes_going_on(throughputs: dict[str, float | str], *, without: str = "", screening: Screening) -> list[str]:
+SCREENING = Screening(always=("step.jit",), many_steps=("scan.jit", "scan.jit_graph"))
+
+
+@pytest.mark.parametrize(
+    ("throughputs", "without", "going"),
+    [
+        # The headline and the fastest.
+        ({"step.jit": 500, "taps.jit": 990, "a": 1000, "slow": 700}, "", ["step.jit", "taps.jit", "a"]),
+        # Many steps in a call have a contest of their own: the fastest of all is no rival of the others.
+        (
+            {"step.jit": 500, "a": 1000, "scan.jit": 3000, "scan.jit_graph": 2000, "b": 600},
+            "",
+            ["step.jit", "a", "scan.jit"],
+        ),
+        # What has no number does not go on, and what is not screened does.
+        ({"step.jit": "out_of_memory", "a": "failed", "b": 1000, "c": 10, "d": 100}, "c", ["b", "c"]),
+    ],
+)
+def test_which_modes_go_on(throughputs: dict[str, float | str], without: str, going: list[str]) -> None:
     """`without`: a mode that was not screened yet."""
-    plan = plan_of(*map(variant, throughputs), screening=screening)
+    plan = plan_of(*map(variant, throughputs), screening=SCREENING)
     records = {
         one.variant.key: result_of(one, throughputs[one.variant.execution_mode])
         for one in plan.screenings()
         if one.variant.execution_mode != without
     }
-    return [one.execution_mode for one in going_on(plan, records)]
-
-
-SCREENING = Screening(always=("step.jit",), many_steps=("scan.jit", "scan.jit_graph"))
-
-
-def test_the_fastest_and_the_headline_go_on() -> None:
-    throughputs: dict[str, float | str] = {"step.jit": 500, "taps.jit": 990, "step.tuned": 1000, "slow": 700}
-    assert modes_going_on(throughputs, screening=SCREENING) == ["step.jit", "taps.jit", "step.tuned"]
-
-
-def test_many_steps_in_a_call_have_a_contest_of_their_own() -> None:
-    """The fastest of all is no rival of those that run one step in a call."""
-    throughputs: dict[str, float | str] = {
-        "step.jit": 500,
-        "a": 1000,
-        "scan.jit": 3000,
-        "scan.jit_graph": 2000,
-        "b": 600,
-    }
-    assert modes_going_on(throughputs, screening=SCREENING) == ["step.jit", "a", "scan.jit"]
-
-
-def test_what_has_no_number_does_not_go_on_and_what_is_not_screened_does() -> None:
-    throughputs: dict[str, float | str] = {"step.jit": "out_of_memory", "a": "failed", "b": 1000, "c": 10, "d": 100}
-    assert modes_going_on(throughputs, without="c", screening=SCREENING) == ["b", "c"]
+    assert [one.execution_mode for one in going_on(plan, records)] == going
 
 
 def test_contests_of_other_work_are_apart_and_need_a_choice() -> None:
@@ -172,14 +165,10 @@ def test_a_screening_is_short_and_has_an_id_of_its_own() -> None:
     assert screening.id != replicate.id
     assert replicate.timing is replicate.protocol == screening.protocol
     assert (screening.timing.max_time_s, screening.timing.max_blocks, screening.timing.idle_s) == (3.0, 20, 0.0)
-
-
-def test_what_is_short_already_does_not_become_longer() -> None:
-    protocol = MeasurementSettings(warmup_s=0.1, min_blocks=3, max_blocks=3, target_noise=0.5, max_time_s=1.0)
-    plan = plan_of(variant("step.jit"), variant("taps.jit"), screening=SCREENING, protocol=protocol)
-    timing = next(plan.screenings()).timing
-    assert (timing.warmup_s, timing.min_blocks, timing.max_blocks) == (0.1, 3, 3)
-    assert (timing.target_noise, timing.max_time_s) == (0.5, 1.0)
+    short = {"warmup_s": 0.1, "min_blocks": 3, "max_blocks": 3, "target_noise": 0.5, "max_time_s": 1.0}
+    protocol = MeasurementSettings(**short)  # does not become longer
+    timing = next(plan.model_copy(update={"protocol": protocol}).screenings()).timing
+    assert timing.model_dump().items() >= short.items()
 
 
 # The mode that is in the ratio.

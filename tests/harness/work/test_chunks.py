@@ -26,13 +26,6 @@ def test_samples_come_in_the_order_of_the_steps() -> None:
     assert [cut.steps_left(step) for step in range(5)] == [2, 1, 2, 1, 2]
 
 
-def test_each_device_has_its_own_samples() -> None:
-    """Of two devices the first takes the first half of each batch, and what lies behind it is the second's."""
-    cut = Chunks(arrays=ARRAYS, order=ORDER, steps=2, devices=2)
-    assert cut.gathered(0)["labels"].tolist() == [30, 0, 10, 20]
-    assert cut.slots.tolist() == [[0, 0], [1, 1]]
-
-
 def test_every_step_finds_its_own_samples() -> None:
     for devices in (1, 2):
         cut = Chunks(arrays=ARRAYS, order=ORDER, steps=3, devices=devices)

@@ -1,7 +1,6 @@
 """Named arrays: the samples bit for bit, verified once and then mapped, and every way a file can be wrong."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +30,7 @@ from harness.work.datasets import (
 )
 from harness.work.declared import benchmark
 from pipeline.data import fetch_command
-from tests.made.image_folders import cut, flip
+from tests.made.image_folders import cut
 from tests.made.originals import put_mnist
 
 # Of the arrays: a sample that changes makes old and new records incomparable.
@@ -61,22 +60,6 @@ def test_a_sample_has_the_real_shapes_and_types_and_never_changes(name: str, tmp
     identity = verify(source_of(name), "sample", tmp_path)
     assert identity and (identity.kind, identity.sha256) == ("sample", sha256)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_a_class_can_be_told_from_the_pixels_but_not_trivially(name: str) -> None:
-    """Least squares on normalised pixels, a classifier with nothing to tune: above chance, below perfect."""
-    dataset = load(source_of(name), "sample", Path("unused"))
-
-    def features(images: NDArray[np.uint8]) -> NDArray[np.float64]:
-        # Every second pixel will do, and keeps the least squares small.
-        normal = (images[:, ::2, ::2] / 255.0 - dataset.constants["mean"]) / dataset.constants["std"]
-        return normal.reshape(len(images), -1)
-
-    train, targets = features(dataset.train["images"]), np.eye(10)[dataset.train["labels"]]
-    weights = np.linalg.solve(train.T @ train + 100 * np.eye(train.shape[1]), train.T @ targets)
-    accuracy = (features(dataset.test["images"]) @ weights).argmax(1) == dataset.test["labels"]
-    assert 0.3 < accuracy.mean() < 0.97
 
 
 def test_channel_statistics_by_hand_and_by_numpy() -> None:
@@ -185,7 +168,6 @@ def change_array(files: DataFiles, **changed: Any) -> None:
 
 CORRUPT = "train.tokens.npy: truncated or corrupt"
 OTHER_SHAPE = "train.tokens.npy: is <i4 of the shape [4, 4], manifest.json says <i4 of [5, 4]"
-OTHER_TYPE = "train.tokens.npy: is <u4 of the shape [5, 4], manifest.json says <i4 of [5, 4]"
 MISFIT = "manifest.json: was changed: its checksums do not fit each other"
 
 
@@ -194,24 +176,21 @@ MISFIT = "manifest.json: was changed: its checksums do not fit each other"
     [
         (lambda files: cut(array_of(files), -8), CORRUPT),
         (lambda files: cut(array_of(files), 9), CORRUPT),  # within the header
-        (lambda files: cut(array_of(files), 0), CORRUPT),
         (lambda files: array_of(files).unlink(), "train.tokens.npy: the data set is not complete"),
         (lambda files: array_of(files).write_bytes(array_of(files).read_bytes() + b"0"), CORRUPT),
         (lambda files: np.save(array_of(files), np.zeros((4, 4), np.int32)), OTHER_SHAPE),
-        (lambda files: np.save(array_of(files), np.zeros((5, 4), np.uint32)), OTHER_TYPE),
         (lambda files: np.save(array_of(files), np.array([[{}] * 4] * 5, object)), CORRUPT),
         (lambda files: files.manifest.unlink(), "manifest.json: the data set text is not here"),
         (lambda files: files.manifest.write_text("{"), "manifest.json: not a manifest"),
-        (lambda files: files.manifest.write_text("[]"), "manifest.json: not a manifest"),
         (lambda files: change_manifest(files, version=2), "manifest.json: not a manifest: version: Input should be 3"),
         (lambda files: change_manifest(files, sha256=None), "manifest.json: not a manifest: sha256"),
         (lambda files: change_manifest(files, sha256="5e" * 32), MISFIT),
         (lambda files: change_array(files, blocks=["5e" * 32]), MISFIT),
-        (lambda files: change_array(files, blocks=[]), MISFIT),
         (lambda files: change_array(files, shape=[4, 5]), MISFIT),
+        (lambda files: change_array(files, blocks=[]), MISFIT),
     ],
 )
-def test_damaged_data_is_refused_by_load_and_verify_and_the_way_out_named(
+def test_damaged_data_is_refused_by_load_and_verify_with_the_way_out_and_mended_by_fetch(
     damage: Callable[[DataFiles], object], says: str, tmp_path: Path
 ) -> None:
     fetch(text_source(), tmp_path)
@@ -219,40 +198,10 @@ def test_damaged_data_is_refused_by_load_and_verify_and_the_way_out_named(
     for read in (load, verify):
         with pytest.raises(DataError) as caught:
             read(text_source(), "real", tmp_path)
-        assert str(tmp_path / "text") in str(caught.value)
-        assert says in str(caught.value)
-        assert "python main.py data --benchmark text" in str(caught.value)
-        assert "--data sample" in str(caught.value)
-
-
-def test_one_changed_bit_is_found_by_verify(tmp_path: Path) -> None:
-    """Load, which reads nothing, cannot: the parent verifies once for all measurements of a job."""
+        words = (str(tmp_path / "text"), says, "python main.py data --benchmark text", "--data sample")
+        assert all(word in str(caught.value) for word in words)
     fetch(text_source(), tmp_path)
-    path = array_of(DataFiles(data_dir=tmp_path, benchmark="text"))
-    flip(path)
-    load(text_source(), "real", tmp_path)
-    with pytest.raises(DataError) as caught:
-        verify(text_source(), "real", tmp_path)
-    assert f"{path}: the SHA-256 of its block 0 (of 1, each of 67,108,864 bytes) is not what" in str(caught.value)
-    assert "manifest.json says: one of them was changed" in str(caught.value)
-    assert "python main.py data --benchmark text" in str(caught.value)
-
-
-def test_fetch_mends_damaged_data(tmp_path: Path) -> None:
-    fetch(text_source(), tmp_path)
-    cut(array_of(DataFiles(data_dir=tmp_path, benchmark="text")), -8)
-    fetch(text_source(), tmp_path)
-    identity = verify(text_source(), "real", tmp_path)
-    assert identity and identity.sha256 == content_sha256(TEXT)
-
-
-def test_importing_and_loading_pulls_no_framework() -> None:
-    program = (
-        "import sys; from pathlib import Path; from harness.work import datasets, declared\n"
-        "datasets.load(declared.benchmark('mnist').data, 'sample', Path('unused'))\n"
-        "assert not {'torch', 'jax', 'torchvision', 'sklearn'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=REPOSITORY)
+    verify(text_source(), "real", tmp_path)
 
 
 def test_the_command_says_what_it_fetched_and_goes_on_after_a_failure(
@@ -263,13 +212,13 @@ def test_the_command_says_what_it_fetched_and_goes_on_after_a_failure(
     put_mnist(tmp_path, monkeypatch)
     monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
     config = load_config(REPOSITORY / "experiments.yaml").model_copy(update={"data_dir": str(tmp_path)})
-    assert fetch_command(config, ("cifar10", "mnist")) == 1
+    assert fetch_command(config, ("synthetic", "cifar10", "mnist")) == 1
     output = capsys.readouterr().out
+    assert "synthetic: nothing to fetch: random inputs, made on the device from the seed\n" in output
     assert f"{tmp_path / 'originals' / 'cifar10' / 'cifar-10-python.tar.gz'} is missing" in output
     assert "mnist: 6 images to train, 3 to test, 28 x 28 x 1; MNIST (LeCun, Cortes, Burges);" in output
-    identity = verify(source_of("mnist"), "real", tmp_path)
-    assert identity and identity.sha256 in output
-    assert fetch_command(config, ("mnist",)) == 0
+    assert verify(source_of("mnist"), "real", tmp_path).sha256 in output
+    assert fetch_command(config, ("mnist", "synthetic")) == 0
 
 
 def test_without_torchvision_fetch_says_so_where_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,13 +228,7 @@ def test_without_torchvision_fetch_says_so_where_it_is_needed(tmp_path: Path, mo
     assert fetch(source_of("text"), tmp_path).train_count > 0
 
 
-def test_where_inputs_are_drawn_there_is_nothing_to_load_to_verify_and_to_fetch(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_inputs_are_drawn_there_is_nothing_to_load_and_to_verify(tmp_path: Path) -> None:
     assert load(None, "real", tmp_path / "absent") is load(None, "sample", tmp_path / "absent") is NO_DATA
     assert verify(None, "real", tmp_path / "absent") is None
     assert (NO_DATA.train_count, NO_DATA.test_count) == (0, 0)
-    config = load_config(REPOSITORY / "experiments.yaml").model_copy(update={"data_dir": str(tmp_path)})
-    assert fetch_command(config, ("synthetic",)) == 0
-    assert capsys.readouterr().out == "synthetic: nothing to fetch: random inputs, made on the device from the seed\n"
-    assert list(tmp_path.iterdir()) == []

@@ -46,21 +46,14 @@ def test_nothing_is_rounded_to_float32() -> None:
     assert weight[0, 0, 0, 0] == pytest.approx(3 * 2 / 3**0.5, rel=1e-11)
 
 
-@pytest.mark.parametrize(
-    ("batch_norm", "convolution"),
-    [
-        ("bn1", "conv1"),
-        ("layer4.2.bn3", "layer4.2.conv3"),
-        ("layer2.0.downsample.1", "layer2.0.downsample.0"),
-        ("features.0.1", "features.0.0"),
-        ("features.3.block.2.1", "features.3.block.2.0"),
-    ],
-)
-def test_the_convolution_before(batch_norm: str, convolution: str) -> None:
-    assert convolution_before(batch_norm) == convolution
-
-
-@pytest.mark.parametrize("name", ["layer1.norm", "features.0"])
-def test_a_name_that_says_nothing(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}: which convolution is before it"):
-        convolution_before(name)
+def test_the_convolution_before() -> None:
+    for batch_norm, convolution in {
+        "bn1": "conv1",
+        "layer4.2.bn3": "layer4.2.conv3",
+        "layer2.0.downsample.1": "layer2.0.downsample.0",
+        "features.3.block.2.1": "features.3.block.2.0",
+    }.items():
+        assert convolution_before(batch_norm) == convolution
+    for name in ("layer1.norm", "features.0"):
+        with pytest.raises(ValueError, match=f"{name}: which convolution is before it"):
+            convolution_before(name)

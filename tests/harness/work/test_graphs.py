@@ -12,7 +12,6 @@ from harness.work.graphs import (
     capacities_of,
     capacity_of_any,
     describe_packing,
-    in_one_table,
     places,
     room_of,
     shared_arrays,
@@ -40,11 +39,6 @@ def test_edges_are_sorted_by_receiver_and_then_by_sender() -> None:
     assert shared["senders"].tolist() == [1, 0, 2, 1] * 2
     assert shared["bonds"].tolist() == [[0], [0], [1], [1]] * 2
     assert shared["atoms"].tolist() == [[9], [6], [7], [8], [6], [7], [8]]
-
-
-def test_features_have_their_own_rows_of_a_table() -> None:
-    codes = np.array([[0, 0, 0], [2, 1, 3]], np.uint8)
-    assert in_one_table(codes, (3, 2, 4)).tolist() == [[0, 3, 5], [2, 4, 8]]
 
 
 def test_a_capacity_is_that_of_the_largest_batch_rounded_up() -> None:
@@ -80,17 +74,3 @@ def test_balanced_batches_by_hand() -> None:
     order = np.array([[3, 1, 4, 0], [5, 7, 2, 6]] * 2, np.int32)
     found = balanced(order, np.arange(8), steps_per_epoch=2)
     assert found.tolist() == [[7, 4, 3, 0], [6, 5, 2, 1]] * 2
-
-
-def test_balanced_batches_of_many() -> None:
-    """Each epoch keeps its samples, and batches and their eighths differ less than before."""
-    draw = np.random.default_rng(0)
-    sizes = np.round(draw.normal(56, 15, 1300)).astype(np.int32)
-    order = np.stack([draw.permutation(1300)[:1280] for _ in range(2)]).reshape(-1, 64).astype(np.int32)
-    found = balanced(order, sizes, steps_per_epoch=20)
-    assert found.shape == order.shape
-    for epoch in (slice(0, 16), slice(16, 20), slice(20, 36), slice(36, 40)):
-        assert sorted(found[epoch].ravel()) == sorted(order[epoch].ravel())
-    spread = lambda rows: sizes[rows].reshape(40, 8, 8).sum(2).std(1).mean()  # noqa: E731
-    assert sizes[found[:16]].sum(1).std() < sizes[order[:16]].sum(1).std() / 10
-    assert spread(found) < spread(order) / 2

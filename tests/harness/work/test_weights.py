@@ -1,6 +1,7 @@
 """The weights and the order of the batches that both frameworks get."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -28,6 +29,15 @@ def test_a_weight_by_hand() -> None:
     generator = np.random.default_rng([7, 0xB4F84303])
     expected = generator.uniform(-math.sqrt(6 / 3), math.sqrt(6 / 3), (2, 3)).astype(np.float32)
     np.testing.assert_array_equal(initial_weight(7, "fc2.weight", (2, 3)), expected)
+    np.testing.assert_array_equal(inference_weight(7, "fc2.weight", (2, 3)), expected)
+
+
+@pytest.mark.parametrize(("weight", "name"), [(initial_weight, "fc1.weight"), (inference_weight, "bn1.bias")])
+def test_a_weight_is_that_of_its_seed_and_name(weight: Callable[..., np.ndarray], name: str) -> None:
+    first = weight(0, name, (8, 4))
+    np.testing.assert_array_equal(first, weight(0, name, (8, 4)))
+    for other in (weight(1, name, (8, 4)), weight(0, name.replace("1", "2"), (8, 4))):
+        assert not np.any(first == other)
 
 
 @pytest.mark.parametrize(("name", "shape"), [("class_token", (1, 1, 768)), ("encoder.pos_embedding", (1, 17, 64))])
@@ -55,18 +65,6 @@ def test_other_parameters_are_constant() -> None:
         np.testing.assert_array_equal(initial_weight(0, name, (64,)), np.full((64,), value, np.float32))
 
 
-def test_same_seed_name_and_shape_give_the_same_weight() -> None:
-    first = initial_weight(3, "fc1.weight", (8, 4))
-    np.testing.assert_array_equal(first, initial_weight(3, "fc1.weight", (8, 4)))
-    assert not np.array_equal(first, initial_weight(4, "fc1.weight", (8, 4)))
-    assert not np.array_equal(first, initial_weight(3, "fc2.weight", (8, 4)))
-
-
-def test_unknown_parameter_is_refused() -> None:
-    with pytest.raises(ValueError, match="'attention.query'.*valid: bias, in_proj_bias, weight, .*running_var"):
-        initial_weight(0, "attention.query", (4, 4))
-
-
 def test_every_epoch_is_a_permutation_without_the_last_incomplete_batch() -> None:
     order = batch_order(seed=0, sample_count=10, batch_size=3, epochs=4)
     assert order.shape == (12, 3)  # 4 epochs of 10 // 3 steps
@@ -82,13 +80,14 @@ def test_every_epoch_is_a_permutation_without_the_last_incomplete_batch() -> Non
 
 def test_order_follows_the_seed() -> None:
     first = batch_order(seed=5, sample_count=100, batch_size=10, epochs=2)
-    np.testing.assert_array_equal(first, batch_order(seed=5, sample_count=100, batch_size=10, epochs=2))
     assert not np.array_equal(first, batch_order(seed=6, sample_count=100, batch_size=10, epochs=2))
     # More epochs begin with the same ones.
     np.testing.assert_array_equal(first, batch_order(seed=5, sample_count=100, batch_size=10, epochs=3)[:20])
 
 
-def test_batch_that_does_not_fit_is_refused() -> None:
+def test_what_cannot_be_drawn_is_refused() -> None:
+    with pytest.raises(ValueError, match="'attention.query'.*valid: bias, in_proj_bias, weight, .*running_var"):
+        initial_weight(0, "attention.query", (4, 4))
     with pytest.raises(ValueError, match=r"batch size 65 is larger than the training set \(64 samples\)"):
         batch_order(seed=0, sample_count=64, batch_size=65, epochs=1)
 
@@ -107,11 +106,3 @@ def test_nothing_is_constant_in_weights_for_inference() -> None:
         middle, spread = (1, 1 / math.sqrt(12)) if low > 0 else (0, 0.1)
         assert value.mean() == pytest.approx(middle, abs=5 * spread / math.sqrt(512))
         assert value.std() == pytest.approx(spread, rel=0.2)
-    np.testing.assert_array_equal(inference_weight(7, "fc2.weight", (2, 3)), initial_weight(7, "fc2.weight", (2, 3)))
-
-
-def test_weights_for_inference_differ_by_name_and_seed() -> None:
-    first = inference_weight(0, "bn1.bias", (8,))
-    for other in (inference_weight(1, "bn1.bias", (8,)), inference_weight(0, "bn2.bias", (8,))):
-        assert not np.any(first == other)
-    np.testing.assert_array_equal(first, inference_weight(0, "bn1.bias", (8,)))

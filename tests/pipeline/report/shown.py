@@ -8,7 +8,7 @@ from harness.paths import Results
 from harness.plan import JobPlan
 from harness.results.record import Record
 from pipeline.report.command import ReportOptions, print_summary, report_command
-from pipeline.report.compare import Judge, Section, one_device, sections
+from pipeline.report.compare import Judge, Section, sections
 from pipeline.report.page import page_html
 from pipeline.report.terminal import print_answers, print_details
 from tests.made.report_records import passed, plain, save, text
@@ -19,16 +19,15 @@ UNBROKEN = 1000
 
 def answers_of(compared: Sequence[Section], width: int = UNBROKEN, *, details: bool = False) -> str:
     """The terminal's text. `details`: with the tables of each section."""
-    console, alone = plain(width), one_device(compared)
-    print_answers(compared, console, alone)
+    console = plain(width)
+    print_answers(compared, console)
     if details:
-        print_details(compared, console, alone)
+        print_details(compared, console)
     return text(console)
 
 
 def page_of(records: Sequence[Record], refused: Sequence[str] = ()) -> str:
-    compared = sections(records, passed)
-    return page_html(compared, one_device(compared), records, refused, Path("results"))
+    return page_html(sections(records, passed), records, refused, Path("results"))
 
 
 def reported(results: Results, *records: Record, judge: Judge = passed, **options: Any) -> tuple[str, str]:

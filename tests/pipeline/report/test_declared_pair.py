@@ -12,7 +12,7 @@ from harness.work.registration import registration
 from pipeline.report.answer import answer_of
 from pipeline.report.compare import Row, Section, sections
 from pipeline.report.csv_files import csv_text
-from pipeline.report.wording import chance_sentence, registered_text
+from pipeline.report.wording import chance_mark, chance_sentence, registered_text
 from tests.made.report_records import A100, CELL, csv_lines, passed, record, row_of, section_of, with_result
 from tests.pipeline.report.shown import answers_of, page_of
 
@@ -124,7 +124,7 @@ def test_a_name_that_the_bound_drops_is_marked_and_stays() -> None:
     first, *_, last = section.rows
     assert first.ratio.verdict == "JAX faster"
     assert first.q == pytest.approx(2 * t_of(0.04)) and last.q == pytest.approx(4 * t_of(0.35))
-    assert [row.may_be_chance for row in section.rows] == [True, False, False, False]
+    assert [bool(chance_mark(row.ratio, row.q)) for row in section.rows] == [True, False, False, False]
     assert chance_sentence([section]) == (
         "4 comparisons have 2 winners, of which 1 may be luck after a correction for so many. "
         "Chance alone would give 0.2."
@@ -143,7 +143,7 @@ def test_too_few_replicates_and_doubts_are_in_no_family() -> None:
     section, row = only(few)
     assert row.q is None and chance_sentence([section]) == ""
     row = row_of(many_rows(0.04))
-    assert row.q == pytest.approx(t_of(0.04)) and not row.may_be_chance
+    assert row.q == pytest.approx(t_of(0.04)) and not chance_mark(row.ratio, row.q)
 
 
 def test_another_device_and_sample_data_change_no_q() -> None:

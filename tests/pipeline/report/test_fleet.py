@@ -64,7 +64,7 @@ def test_what_chance_explains_is_marked_and_other_settings_never_meet() -> None:
     assert finding.odd_one == ("n1", "-0.3 % (may be chance)")
     once = [on(f"n{n}", f"GPU-{n}", "jax", [speed]) for n, speed in enumerate((100.0, 90.0))]
     (finding,) = found_in(*once).values()
-    assert finding.sentence.endswith("between cards unknown, within unknown; slowest n1, -5.3 %")
+    assert fleet_table([finding]).lines[1].cells[3:] == ["unknown", "unknown", "n1", "-5.3 %"]
     longer = [record("jax", "step.jit", 50.0, settings={"epochs": 9}, environment=nodes[0][0].environment)]
     (finding,) = found_in([*nodes[0], *longer], nodes[1]).values()  # the row has a longer name on one node alone
     assert (finding.row, finding.spread.replicates) == ("cnn-b100-fp32 (epochs 2)", 4)
@@ -93,13 +93,10 @@ def test_each_mode_and_the_ratio_of_the_best_two() -> None:
     nodes[0] += on("n0", "GPU-0", "jax", [500.0, 500.0], "step.eager")
     found = found_in(*nodes)
     assert [*found] == ["JAX step.jit", "PyTorch step.jit", "JAX / PyTorch step.jit / step.jit"]  # eager: on one card
-    assert found["JAX step.jit"].odd_one == ("n3", "-6.0 %")
-    words = "JAX step.jit: between cards 3.3 %, within 0.7 %; slowest n3, -6.0 %"
-    assert found["JAX step.jit"].sentence == f"mnist, use case 1 (train), on NVIDIA H200: cnn-b100-fp32, {words}"
     ratio = found["JAX / PyTorch step.jit / step.jit"].spread
     assert [*ratio.means.values()] == pytest.approx([2.0] * 4) and ratio.between == pytest.approx(0, abs=1e-6)
     groups, *lines = fleet_table([*found.values()]).lines
-    assert groups.cells == ["mnist, use case 1 (train), on NVIDIA H200. cnn-b100-fp32"]
+    assert groups.cells == ["mnist, use case 1 (train), on NVIDIA H200: cnn-b100-fp32"]
     assert lines[0].cells == ["JAX step.jit", "4", "8", "3.3 %", "0.7 %", "n3", "-6.0 %"]
 
 
@@ -136,5 +133,5 @@ def test_the_command_reads_the_folders_of_the_nodes(tmp_path: Any) -> None:
             save(one, results.of_node(node))
     assert print_fleet(results, console) == 0
     shown = " ".join(text(console).split())
-    assert "PyTorch step.jit: between cards 3.6 %, within 0.0 %; slowest n2, -6.0 %" in shown
+    assert "PyTorch step.jit 3 6 3.6 % 0.0 % n2 -6.0 %" in shown
     assert print_fleet(results, console, lambda section: section.setup.cell.benchmark == "cifar10") == 1

@@ -30,13 +30,10 @@ def test_another_machine_s_newer_records_are_counted_with_what_differs() -> None
     (line,) = left_out_lines([*made(THERE, 9), *made(HERE, 5)])
     assert line == (
         "8 records are left out: newer ones of the same measurements stand in their place. Not the same: "
-        "node (n1 / n2), libraries (numpy 2.3 / 2.4); the older value is first. "
-        "To see the older ones, keep each in a results folder of its own."
+        "node (8 of 8), libraries (8 of 8). To see the older ones, keep each in a results folder of its own."
     )
     one, *_ = left_out_lines([made(HERE, 5)[0], made(THERE, 9)[0]])
-    assert one.startswith(
-        "1 record is left out: a newer one of the same measurement stands in its place. Not the same: "
-    )
+    assert one.startswith("1 record is left out: a newer one of the same measurement stands in its place. Not the ")
 
 
 def test_what_differs_for_some_of_them_only_says_of_how_many() -> None:
@@ -47,9 +44,7 @@ def test_what_differs_for_some_of_them_only_says_of_how_many() -> None:
     (line,) = left_out_lines([*made(here, 5), *there, *made(here | {"slurm": {"cluster": "west"}}, 9)])
     # Of both frameworks replicate 0 on another node, and replicate 1 on the same with another driver.
     assert "4 records are left out" in line
-    assert "Not the same: " in line
-    for what in ("node (n1 / n2; 2 of them)", "driver (570.1 / 580.2; 2 of them)"):
-        assert what in line
+    assert "Not the same: node (2 of 4), driver (2 of 4). " in line
 
 
 def test_a_measurement_that_was_repeated_is_counted_calmly() -> None:
@@ -58,19 +53,6 @@ def test_a_measurement_that_was_repeated_is_counted_calmly() -> None:
     thrice = [*made(HERE, 5, 1)[:1], *made(HERE, 7, 1)[:1], *made(THERE, 9, 1)[:1]]
     different, *_ = left_out_lines(thrice)
     assert different.startswith("2 records are left out")  # both, by the one that counts
-
-
-def test_long_lists_are_cut_and_the_framework_comes_first() -> None:
-    newer = HERE | {"node": "n3", "python": "3.13.0", "packages": HERE["packages"] | {"numpy": "2.4"}}
-    newer["packages"] |= {"torch": "2.99.0", "optax": "0.3"}
-    found = [record("jax", "step.jit", environment=HERE), record("jax", "scan.jit", environment=HERE | {"node": "n2"})]
-    found += [
-        record("jax", mode, environment=newer, ended_at="2026-11-22T10:00:00+00:00")
-        for mode in ("step.jit", "scan.jit")
-    ]
-    (line,) = left_out_lines(found)
-    assert "Not the same: node (n1 / n3 and 1 other), libraries (" in line
-    assert "libraries (torch 2.15.0 / 2.99.0, Python 3.12.1 / 3.13.0, numpy 2.3 / 2.4, 1 more);" in line
 
 
 def test_nothing_is_said_of_what_failed_of_copies_and_of_other_devices() -> None:

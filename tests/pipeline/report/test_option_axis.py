@@ -1,20 +1,14 @@
 """What the report shows of a numeric option, and of phases, from hand-made records."""
 
-import csv
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from harness.plan import Cell, Framework, Variant
-from harness.results.record import Memory, Record
-from pipeline.report.charts import Points
-from pipeline.report.csv_files import phases_csv_text
+from harness.plan import Cell, Framework
+from harness.results.record import Record
 from pipeline.report.figures import section_charts
-from pipeline.report.option_axis import OptionAxis, axis_option, compared_speed_ups, option_axis, where_it_wins
 from pipeline.report.phases import all_times, phases_absent, phases_of
-from pipeline.report.tables import phase_statistics_table, phases_table, wins_table
+from pipeline.report.tables import phases_table
 from tests.made.report_records import record, section_of, with_result
 from tests.pipeline.report.shown import page_of
 
@@ -28,12 +22,6 @@ def of(framework: Framework, mode: str, models: int, throughput: float = 1000.0,
 
 def short_of_memory(framework: Framework, mode: str, models: int, **changes: Any) -> Record:
     return of(framework, mode, models, outcome="out_of_memory", reason="out of memory", result=None, **changes)
-
-
-def axis_of(records: Sequence[Record]) -> OptionAxis:
-    axis = option_axis(section_of(records))
-    assert axis is not None
-    return axis
 
 
 def sweep(**changes: Any) -> list[Record]:
@@ -56,155 +44,33 @@ def sweep(**changes: Any) -> list[Record]:
     return [*found, *(short_of_memory("jax", mode, 64, **changes) for mode in ("unrolled.jit", "map.jit"))]
 
 
-# The axis.
-
-
-def variant(**options: Any) -> Variant:
-    return Variant(model="cnn", batch_size=1, precision="fp32", execution_mode="vmap.jit", options=options)
+def test_the_chart_over_the_number_of_models() -> None:
+    charts = {chart.name: chart for chart in section_charts(section_of(sweep()))}
+    assert "throughput_over_batch_size" not in charts
+    points = charts["throughput_over_models"].points
+    assert {point["group"] for point in points} == {"cnn | batch 100, fp32, different"}
+    found = {(one["framework"], one["mode"], one["value"]): (one["throughput"], one["chosen"]) for one in points}
+    assert len(found) == 5 * 3 + 2 + 3
+    assert found["PyTorch", "batched.eager", 64] == (4000, True)
+    assert [found["PyTorch", "streams.eager", models][1] for models in (1, 8, 64)] == [True, False, False]
+    assert charts["throughput_over_models"].title == "Throughput by number of models"
 
 
 @pytest.mark.parametrize(
-    ("variants", "option"),
+    ("options", "names"),
     [
-        ([variant(models=1, kind="a"), variant(models=8, kind="b")], "models"),
-        ([variant(models=1, kind="a"), variant(models=1, kind="b")], None),  # one value makes no line
-        ([variant(models=0), variant(models=8)], None),  # no place on a logarithmic axis
-        ([variant(flag=True), variant(flag=False)], None),
-        ([variant(a=1, b=1), variant(a=2, b=2), variant(a=1, b=3)], "b"),  # more values
-        ([variant(b=1, a=1), variant(b=2, a=2)], "a"),
-        ([variant(), variant(models=1), variant(models=8)], "models"),
-        ([variant(rate=0.5), variant(rate=1)], "rate"),
-        ([], None),
+        ([{"models": 8}, {"models": 8}], []),  # one value makes no line
+        ([{"models": 0}, {"models": 8}], []),  # no place on a logarithmic axis
+        ([{"flag": True}, {"flag": False}], []),
+        ([{"kind": "a"}, {"kind": "b"}], []),
+        ([{"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 2, "b": 2}], ["a", "b"]),
+        ([{}, {"rate": 0.5}, {"rate": 1}], ["rate"]),  # a record from before the option
     ],
 )
-def test_any_number_with_several_values_is_an_axis(variants: list[Variant], option: str | None) -> None:
-    assert axis_option(variants) == option
-
-
-def test_values_that_only_ran_out_of_memory_are_on_the_axis() -> None:
-    axis = axis_of([of("torch", "loop.eager", 1), short_of_memory("torch", "loop.eager", 64)])
-    (line,) = axis.panels[0].lines
-    assert (list(line.modes), line.out_of_memory) == ([1], (64,))
-
-
-def test_records_from_before_the_option_have_no_place() -> None:
-    old = record("torch", "loop.eager", cell=MANY)
-    old_short = record("torch", "vmap.eager", cell=MANY, outcome="out_of_memory", reason="out of memory", result=None)
-    axis = axis_of([old, old_short, of("torch", "loop.eager", 1), of("torch", "loop.eager", 8)])
-    assert [(panel.label, len(panel.lines)) for panel in axis.panels] == [("cnn-b100-fp32-different", 1)]
-
-
-def test_other_batch_sizes_precisions_and_settings_have_panels_of_their_own() -> None:
-    records = [
-        of("torch", "loop.eager", models, **changes)
-        for models in (1, 8)
-        for changes in ({}, {"batch_size": 200}, {"precision": "tf32"}, {"settings": {"epochs": 3}})
-    ]
-    labels = sorted(panel.label for panel in axis_of(records).panels)
-    assert labels[2:] == ["cnn-b100-tf32-different", "cnn-b200-fp32-different"]
-    assert all(label.startswith("cnn-b100-fp32-different (settings ") for label in labels[:2])
-    assert labels[0] != labels[1]
-
-
-# Where a mode wins.
-
-
-def test_where_each_mode_begins_to_win() -> None:
-    wins = {line.cells[0]: line.cells[1:] for line in wins_table(section_of(sweep())).lines[1:]}
-    assert {mode: cells[0] for mode, cells in wins.items()} == {
-        "JAX unrolled.jit": "is the loop",
-        "JAX map.jit": "not compared with 4 replicates",
-        "JAX vmap.jit": "from 8",
-        "PyTorch loop.eager": "is the loop",
-        "PyTorch batched.eager": "from 8",
-        "PyTorch loop.compiled": "always",
-        "PyTorch streams.eager": "only at 1, 64",
-        "PyTorch vmap.eager": "never",  # 0.5 % faster at 64 is the same
-    }
-    assert list(wins)[0] == "JAX unrolled.jit" and list(wins)[3] == "PyTorch loop.eager"
-    assert wins["PyTorch batched.eager"][1] == "4.00 [4.00, 4.00] at 64"
-    # JAX's loop has no number at 64, so nothing is compared there.
-    assert wins["JAX vmap.jit"][1:3] == ["1.10 [1.10, 1.10] at 8", "1, 8"]
-    assert wins["JAX unrolled.jit"][3] == wins["JAX map.jit"][3] == "64"
-
-
-@pytest.mark.parametrize(("spread", "wins"), [(0.001, "always"), (0.2, "never")])
-def test_with_replicates_the_interval_decides(spread: float, wins: str) -> None:
-    """Log ratios of log 1.1 and -spread, 0, spread, 0: half of the interval is 3.182 * spread * sqrt(2 / 3) / 2."""
-    records = []
-    for models in (1, 8):
-        for replicate, noise in enumerate((-spread, 0.0, spread, 0.0)):
-            records.append(of("torch", "loop.eager", models, 1000, replicate=replicate))
-            records.append(of("torch", "vmap.eager", models, 1100 * math.exp(noise), replicate=replicate))
-    (panel,) = axis_of(records).panels
-    loop, vmap = panel.lines
-    found = compared_speed_ups(vmap, loop)
-    assert (where_it_wins(found), list(found)) == (wins, [1, 8])
-    assert found[8].value == pytest.approx(1.1)
-
-
-def test_replicates_that_the_loop_lacks_are_not_compared() -> None:
-    records = [
-        *(of("torch", "loop.eager", models, replicate=number) for models in (1, 8) for number in range(3)),
-        *(of("torch", "vmap.eager", 8, 9000, replicate=number) for number in range(4)),
-    ]
-    lines = wins_table(section_of(records)).lines[1:]
-    assert [line.cells[1] for line in lines] == ["is the loop", "not compared with 4 replicates"]
-
-
-@pytest.mark.parametrize(("throughput", "wins"), [(2000, "at 8"), (500, "not at 8")])
-def test_one_value_says_nothing_of_always(throughput: float, wins: str) -> None:
-    speeds = (("loop.eager", 1, 1000.0), ("loop.eager", 8, 1000.0), ("vmap.eager", 8, throughput))
-    records = [of("torch", *one, replicate=number) for one in speeds for number in range(4)]
-    assert wins_table(section_of(records)).lines[2].cells[1] == f"{wins}, no other compared"
-
-
-# Figures.
-
-
-def test_a_mode_is_a_formulation_and_how_it_is_run_as_declared() -> None:
-    speeds = [of("torch", mode, models) for mode in ("loop.compiled", "batched.eager", "gone") for models in (1, 8)]
-    (panel,) = axis_of(speeds).panels
-    assert {line.execution_mode: (line.formulation, line.run_as, line.is_loop) for line in panel.lines} == {
-        "loop.compiled": ("loop", "compiled", False),
-        "batched.eager": ("batched", "eager", False),
-        "gone": ("gone", "not declared", False),  # a record outlives the declaration of its mode
-    }
-
-
-def points_of(records: Sequence[Record]) -> dict[str, Points]:
-    """Of the charts over the option."""
-    return {chart.name: chart.points for chart in section_charts(section_of(records)) if "_over_models" in chart.name}
-
-
-def test_the_charts_over_the_number_of_models() -> None:
-    points = points_of([with_memory(one) for one in sweep()])
-    assert list(points) == ["step_time_over_models", "speed_up_over_models", "memory_over_models"]
-    step, speed_up, memory = points.values()
-    # 100 samples a step: 4000 samples/s are 25 ms a step.
-    of_step = {(p["framework"], p["mode"], p["value"]): p["step_ms"] for p in step}
-    assert of_step["PyTorch", "batched.eager", 64] == 25 and len(of_step) == 5 * 3 + 2 + 3
-    of_loop = {(p["framework"], p["mode"], p["value"]): p["speed_up"] for p in speed_up}
-    assert of_loop["PyTorch", "loop.compiled", 8] == 1.3 and of_loop["JAX", "vmap.jit", 1] == 0.9
-    assert of_loop["PyTorch", "loop.eager", 64] == 1 and len(of_loop) == 5 * 3 + 2 * 2  # not JAX at 64
-    mib = {(p["group"], p["mode"], p["value"]): p["mib"] for p in memory}
-    assert mib["cnn-b100-fp32-different | memory of a steady step", "loop.eager", 1] == 512
-    assert mib["cnn-b100-fp32-different | pool", "loop.eager", 1] == 2048
-
-
-def with_memory(one: Record) -> Record:
-    return with_result(one, memory=Memory(step_peak_bytes=2**29, pool_peak_bytes=2**31)) if one.result else one
-
-
-@pytest.mark.parametrize("mode", ["vmap.jit", "unrolled.jit"])
-def test_without_a_loop_or_another_mode_and_without_memory_there_is_the_step_time_only(mode: str) -> None:
-    assert list(points_of([of("jax", mode, 1), of("jax", mode, 8)])) == ["step_time_over_models"]
-    assert points_of([of("jax", mode, 8)]) == {}  # one value makes no chart
-
-
-@pytest.mark.parametrize(("option", "name"), [("models", "number of models"), ("sparse_share", "sparse share")])
-def test_an_axis_is_named_in_words(option: str, name: str) -> None:
-    assert OptionAxis(option=option, panels=()).name == name
+def test_any_number_with_several_values_is_an_axis(options: list[dict[str, Any]], names: list[str]) -> None:
+    found = [record("jax", "step.jit", options=one, replicate=number) for number, one in enumerate(options)]
+    shown = [chart.name for chart in section_charts(section_of(found)) if "_over_" in chart.name]
+    assert shown == [f"throughput_over_{name}" for name in names]
 
 
 # Phases.
@@ -240,38 +106,12 @@ def test_phases_are_medians_of_medians_in_the_order_of_the_step() -> None:
     assert phases_absent(found) == ["PyTorch cnn-b100-fp32-different-8 vmap.eager: out of memory: 9 GiB"]
 
 
-def test_a_phase_has_six_statistics_and_so_has_the_whole_step() -> None:
-    found = [
-        # Of 1 to 5: squares of the distances from the mean 3 are 10, over n - 1 = 4. p95 at position 3.8.
-        of("torch", "loop.eager", 8, replicate=0, details=phases(forward=[1.0, 2.0, 3.0, 4.0, 5.0])),
-        of("torch", "loop.eager", 8, replicate=1, details=phases(forward=[10.0])),
-        of("torch", "loop.eager", 8, replicate=2, details=phases(forward=[0.0, 8.0])),
-    ]
-    section = section_of(found)
-    (times,) = all_times(section)
-    # Medians over replicates: means 3, 10, 4; deviations 1.58, 0, 5.66; least 1, 10, 0; largest 5, 10, 8; ...
-    assert times.phases["forward"] == pytest.approx(
-        {"mean": 4, "std": math.sqrt(2.5), "min": 1, "max": 8, "p50": 4, "p95": 7.6}
-    )
-    # 95 calls of 12 ms and 105 of 50 ms: their mean is 31.95 ms.
-    assert times.whole_step["mean"] == pytest.approx(0.03195)
-    assert (times.whole_step["min"], times.whole_step["max"]) == (0.012, 0.05)
-    lines = list(csv.DictReader(phases_csv_text([section]).splitlines()))
-    assert [line["phase"] for line in lines] == ["forward", "whole_step"]
-    assert [line["max_s"] for line in lines] == ["8.0", "0.05"]
-    assert [list(line.cells) for line in phase_statistics_table(section).lines] == [
-        ["PyTorch cnn-b100-fp32-different-8 loop.eager"],
-        ["forward", "4,000", "1,581", "1,000", "8,000", "4,000", "7,600"],
-        ["whole step", "32", "19", "12", "50", "50", "50"],
-    ]
-
-
 def test_calls_of_many_steps_have_a_mean_and_a_median_only() -> None:
     one = record("jax", "scan.jit")
     latency = one.result.latency.model_copy(update={"steps_per_call": 10})
     (times,) = all_times(section_of([with_result(one, latency=latency)]))
     assert times.whole_step == pytest.approx({"mean": 0.003195, "p50": 0.005})
-    assert phases_table(section_of([one])).lines == phase_statistics_table(section_of([one])).lines == []
+    assert phases_table(section_of([one])).lines == []
 
 
 def test_a_phase_that_the_longest_list_lacks_stands_behind_the_one_it_follows() -> None:
@@ -282,18 +122,9 @@ def test_a_phase_that_the_longest_list_lacks_stands_behind_the_one_it_follows() 
     assert phases_of(all_times(section_of(records))) == ["draw", "compile", "zero", "forward", "backward"]
 
 
-# The page and the terminal.
-
-
-def test_the_page_has_both_tables() -> None:
-    found = [*sweep(), of("torch", "grouped_conv1d.eager", 8, details=phases(forward=[0.0125], backward=[0.25]))]
-    html = page_of(found)
-    assert "From which number of models on each execution mode wins" in html
-    torch = '<th scope="row" class="label torch">PyTorch'
-    assert f'{torch} batched.eager</th><td>from 8</td><td class="n">4.00 [4.00, 4.00] at 64</td>' in html
+def test_the_page_has_the_phases() -> None:
+    html = page_of([of("torch", "grouped_conv1d.eager", 8, details=phases(forward=[0.0125], backward=[0.25]))])
     # Of the whole step the median latency, 50 ms.
     row = '<th scope="row" class="label torch">PyTorch grouped_conv1d.eager</th>'
     assert f'{row}<td class="n">12.5</td><td class="n">250</td><td class="n">50</td>' in html
     assert "their sum is not the step" in html
-    statistics = '<th scope="row" class="label ">forward</th>' + '<td class="n">12.5</td><td class="n">0</td>'
-    assert statistics in html  # one run: no spread

@@ -12,7 +12,7 @@ from pipeline.report.command import ReportOptions, on_shelves, report_command
 from pipeline.report.compare import sections
 from pipeline.report.reading import read_records
 from pipeline.report.readme import NOTHING, PART_OF_README, PICTURES, drawn_from, picture_svg, pictures, published_part
-from tests.made.report_records import CELL, passed, plain, save, text
+from tests.made.report_records import CELL, passed, plain, text
 from tests.made.report_records import pair as made_pair
 
 VERSIONS = {"jax": "0.10.2", "torch": "2.15.0"}
@@ -57,7 +57,7 @@ def test_the_project_in_wandb_is_linked_where_the_runs_were_online() -> None:
     assert "`. Their runs in W&B: <https://w.example/lab/speed>." in published_part(sections(online, passed), online)
 
 
-def test_the_command_renews_the_table_and_says_when_there_is_nothing(tmp_path: Path) -> None:
+def test_the_command_says_when_there_is_nothing(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"# Title\n{PART_OF_README.begin}\nold\n{PART_OF_README.end}\n")
     results = Results(root=tmp_path / "results")
@@ -67,13 +67,6 @@ def test_the_command_renews_the_table_and_says_when_there_is_nothing(tmp_path: P
     assert "Nothing to publish" in text(console)
     assert NOTHING in readme.read_text()
     assert not results.root.exists()
-    for one in pair():
-        save(one, results)
-    assert report_command(results, options, plain(), passed) == 0
-    assert "1.50 × (1.50 to 1.50)" in readme.read_text()
-    console = plain()
-    report_command(results, options, console, passed)
-    assert "says this already" in " ".join(text(console).split())
 
 
 def test_the_table_in_the_readme_is_what_the_command_would_write() -> None:

@@ -11,7 +11,7 @@ from harness.plan import Cell
 from harness.results.ceilings import Attainable, Reached
 from harness.results.record import Record
 from pipeline.report.charts import LONGEST_LINE
-from pipeline.report.compare import one_device, sections
+from pipeline.report.compare import sections
 from pipeline.report.files import figures, report_files
 from pipeline.report.page import page_html
 from pipeline.report.scaling_axis import scaling_chart, scaling_over_devices, scaling_panels
@@ -43,7 +43,7 @@ def test_a_table_has_each_number_of_devices_with_efficiency_and_interval() -> No
     """The interval as in test_compare.py: Student's t of 12.706 with one degree of freedom."""
     reached = {(2, 2**20): Reached({"jax": 1e9}), (2, 2**28): Reached({"jax": 21e9, "torch": 23e9})}
     ceilings = {"NVIDIA H200": Attainable(operations_per_s={}, bytes_per_s=None, all_reduce=reached)}
-    table = scaling_over_devices(sections(strong(), passed), ceilings)
+    table = scaling_over_devices(sections(strong(), passed, ceilings))
     assert [column.title for column in table.columns][:3] == ["devices", "JAX samples / s", "JAX keeps"]
     head, *lines = [line.cells for line in table.lines]
     assert head == ["mnist, Train, cnn-b128-fp32; strong: batch 128 over all devices; on NVIDIA H200"]
@@ -67,7 +67,7 @@ def test_weak_scaling_holds_the_batch_of_each_device() -> None:
 
 def test_one_number_of_devices_is_no_scaling() -> None:
     assert scaling_panels(sections(strong()[::3], passed)) == []
-    assert scaling_over_devices(sections(strong()[1::3], passed), {}).lines == []
+    assert scaling_over_devices(sections(strong()[1::3], passed)).lines == []
 
 
 def test_as_many_devices_on_more_nodes_are_a_point_of_their_own() -> None:
@@ -75,10 +75,10 @@ def test_as_many_devices_on_more_nodes_are_a_point_of_their_own() -> None:
     found = [record("jax", "step.jit", speed, cell=on(8, nodes)) for nodes, speed in ((1, 7000), (2, 5000))]
     reached = {(8, 2**28): Reached({"jax": 21e9})}
     ceilings = {"NVIDIA H200": Attainable(operations_per_s={}, bytes_per_s=None, all_reduce=reached)}
-    compared = sections([record("jax", "step.jit", 1000), *found], passed)
+    compared = sections([record("jax", "step.jit", 1000), *found], passed, ceilings)
     strong, *_ = (panel for panel in scaling_panels(compared) if panel.kind == "strong")
     assert list(strong.points) == [(1, 1), (8, 1), (8, 2)]
-    _, *lines = scaling_over_devices(compared, ceilings).lines
+    _, *lines = scaling_over_devices(compared).lines
     assert [(line.cells[0], line.cells[1], line.cells[-1]) for line in lines] == [
         ("1", "1,000", ""),
         ("8", "7,000", "21 / -"),
@@ -104,7 +104,7 @@ def test_a_report_of_several_devices_alone_still_has_their_efficiency() -> None:
     """As `report --use_case 2` shows them: what ran on one device is another use case, and no line."""
     compared = sections(strong(), passed)
     several = [section for section in compared if section.setup.cell.devices > 1]
-    lines = [line.cells for line in scaling_over_devices(several, {}, one_device(compared)).lines[1:]]
+    lines = [line.cells for line in scaling_over_devices(several).lines[1:]]
     assert [(line[0], line[4]) for line in lines] == [("2", "90% [90%, 90%]"), ("4", "50% [50%, 50%]")]
 
 
@@ -124,11 +124,11 @@ def test_the_figure_of_the_page_is_that_of_the_files_and_no_line_of_a_heading_is
     found = [one.model_copy(update={"environment": long}) for one in strong()]
     compared = sections(found, passed)
     chart = scaling_chart(compared)
-    html = page_html(compared, one_device(compared), found, (), Path("results"))
+    html = page_html(compared, found, (), Path("results"))
     drawn = json.loads(html.partition('<script type="application/json" id="charts">')[2].partition("</script>")[0])
     assert drawn["data"]["overall"] == {chart.name: chart.points}
     assert html.count(f'data-chart="{chart.name}" data-place="overall"') == 1
     lines = {line for point in chart.points for line in point["group"].split(" | ")}
     assert {"samples / s", "strong: batch 128 over all devices"} < lines
     assert max(map(len, lines)) <= LONGEST_LINE
-    assert 'data-place="overall"' not in page_html(compared[:1], {}, found, (), Path("results"))
+    assert 'data-place="overall"' not in page_html(compared[:1], found, (), Path("results"))

@@ -8,7 +8,7 @@ import pytest
 from harness.plan import Framework
 from harness.results.record import Record
 from pipeline.report.wording import best_of, choice_note, modes_compared
-from tests.made.report_records import csv_lines, record, row_of, section_of, with_result
+from tests.made.report_records import record, row_of, section_of, with_result
 from tests.pipeline.report.shown import answers_of
 from tests.pipeline.watching.test_ratios import as_screening
 
@@ -63,12 +63,6 @@ def test_the_terminal_shows_what_was_only_screened() -> None:
     joined = " ".join(shown.split())
     assert "First of n: chosen by separate short runs (in brackets, a mode that had no more)" in joined
     assert "JAX cnn-b100-fp32-big: out of memory: 4 GiB asked for" in joined
-
-
-def test_the_csv_has_the_modes_with_replicates() -> None:
-    lines = csv_lines([section_of(RECORDS)])
-    found = [(line["execution_mode"], line["fastest"], line["modes_compared"], line["replicates"]) for line in lines]
-    assert found == [("taps.jit", "False", "3", "3"), ("step.jit", "True", "3", "3"), ("step.eager", "True", "1", "3")]
 
 
 def test_while_nothing_has_a_replicate_the_report_says_what_was_screened() -> None:

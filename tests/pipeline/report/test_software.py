@@ -12,7 +12,7 @@ from harness.paths import PUBLISHED, Results
 from harness.results.record import Record
 from pipeline.report.answer import groups_of
 from pipeline.report.command import ReportOptions, report_command
-from pipeline.report.compare import Section, one_device, scaling, sections
+from pipeline.report.compare import Section, scaling, sections
 from pipeline.report.left_out import left_out_lines
 from pipeline.report.scaling_axis import scaling_panels
 from pipeline.report.software import RESULTS_FOLDER
@@ -111,7 +111,7 @@ def test_scaling_takes_the_same_software_of_one_device_where_there_is_any() -> N
     ]
     compared = sections([*alone, *several], passed)
     found = {
-        one.setup.apart: scaling(one.setup, one.rows[0], one.rows[0].modes[0], one_device(compared)).strong
+        one.setup.apart: scaling(one, one.rows[0], one.rows[0].modes[0]).strong
         for one in compared
         if one.setup.cell == two
     }

@@ -1,122 +1,79 @@
-"""Tables and charts of inference and training, from made-up records whose every number can be worked out."""
+"""The table of modes and the chart over the batch size, from made-up records whose every number can be worked out."""
 
 from typing import Any
 
-import pytest
-
-from harness.results.record import Latency, Record
+from harness.plan import Framework
+from harness.results.record import Energy, EpochPoint, Latency, Memory, Record
 from pipeline.report.charts import Chart
-from pipeline.report.compare import sections
 from pipeline.report.figures import section_charts
-from pipeline.report.models import models_of, models_table
-from pipeline.report.table import Table
 from pipeline.report.tables import modes_table
-from tests.made.report_records import CPU, csv_lines, passed, record, row_of, section_of, with_result
-from tests.made.vision_records import INFERENCE, TRAINING, vision_record, vision_records
+from tests.made.report_records import CELL, CPU, record, section_of, with_result
 from tests.pipeline.report.shown import answers_of
 
+CIFAR10 = CELL.model_copy(update={"benchmark": "cifar10"})
 
-def pair(batch_size: int, *, model: str = "resnet50", replicates: int = 4, **changes: Any) -> list[Record]:
-    return [
-        one
-        for one in vision_records(replicates=replicates, **changes)
-        if (one.measurement.variant.model, one.measurement.variant.batch_size) == (model, batch_size)
+
+def full(framework: Framework, mode: str, speed: float, replicate: int = 0, **changes: Any) -> Record:
+    """Of 400 calls 93 % take 1 ms, 5 % twice, 2 % three times that. 350 W, 5,000 samples in 5 s; 2 s an epoch."""
+    epochs = [
+        EpochPoint(
+            epoch=epoch,
+            train_time_s=2.0,
+            train_loss=1.0,
+            test_loss=1.0,
+            test_metric=1 - 0.5**epoch,
+            further_metrics={"top_5_accuracy": 0.99},
+            input_time_s=2.5,
+        )
+        for epoch in (1, 2)
     ]
+    one = record(framework, mode, speed, replicate=replicate, model="resnet18", cell=CIFAR10, epochs=epochs, **changes)
+    return with_result(
+        one,
+        latency=Latency(steps_per_call=1, call_times_s=[0.001] * 372 + [0.002] * 20 + [0.003] * 8),
+        energy=Energy(gross_joules=1750.0, window_s=5.0, busy_s=5.0, samples=5000, idle_watts=100),
+        compile_time_warm_s=None if replicate else 4.0,
+    )
 
 
-def by_title(table: Table, place: int) -> dict[str, str]:
-    return dict(zip((column.title for column in table.columns), table.lines[place].cells, strict=True))
-
-
-def test_a_papers_table_has_all_numbers_of_the_best_mode_of_each() -> None:
-    """A call takes 1 ms + 4.0873 G / 8e12 s = 1.5109 ms at speed 1; over 1.5, 1.007 ms. Of 100 calls 93 take that, 5
-    twice, 2 three times that. 350 W for it are 353 mJ; 2 * 4.0873 G in it are 8.12 TFLOP/s. 256 MiB and 1 for each
-    image."""
-    table = modes_table(section_of([*pair(1), *pair(128)]), "paper")
-    assert [line.cells[0] for line in table.lines] == [
-        *("resnet50-b1-bf16-folded-on_device", "JAX forward.jit_graph", "PyTorch forward.compiled_graph"),
-        *("resnet50-b128-bf16-folded-on_device", "JAX forward.jit_graph", "PyTorch forward.compiled_graph"),
-    ]
-    shown = by_title(table, 1)
-    assert shown["samples/s"].startswith("993 [") and shown["in the ratio"].startswith("best of 2")
-    expected = {
-        "step p50, ms": "1.01",
-        "step p95, ms": "2.01",
-        "step p99, ms": "3.02",
-        "energy gross, mJ/sample": "353",
-    }
-    expected |= {"achieved, TFLOP/s": "8.12", "compile, cold, s": "20", "compile, warm, s": "4 (1 of 4)"}
+def test_a_table_has_all_numbers_of_each_mode() -> None:
+    """Three forward passes of 2 * 0.5554 G for each of 1,000 images/s are 3.33 TFLOP/s. 350 W: 350 mJ for a sample, and
+    700 J in an epoch of 2 s."""
+    sides: tuple[tuple[Framework, str, float], ...] = (("jax", "step.jit", 1000), ("jax", "scan.jit", 900))
+    made = [full(*side, replicate) for side in (*sides, ("torch", "step.eager", 500.0)) for replicate in range(4)]
+    table = modes_table(section_of(made))
+    modes = ["JAX step.jit", "JAX scan.jit", "PyTorch step.eager"]
+    assert [line.cells[0] for line in table.lines] == ["resnet18-b100-fp32", *modes]
+    shown = dict(zip((column.title for column in table.columns), table.lines[1].cells, strict=True))
+    expected = {"samples/s": "1,000", "95 % interval": "1,000 to 1,000", "processes": "4", "flags": ""}
+    expected |= {"in the ratio": "best of 2", "achieved, TFLOP/s": "3.33"}
+    expected |= {"step p50, ms": "1", "step p95, ms": "2", "step p99, ms": "3", "energy gross, mJ/sample": "350"}
+    expected |= {"compile, cold, s": "2.5", "compile, warm, s": "4 (1 of 4)", "input of an epoch, s": "2.5"}
+    expected |= {"epoch, s": "2", "energy of an epoch, J": "700", "test accuracy": "75.0%"}
+    expected |= {"test accuracy, top 5, %": "99"}
     assert {name: shown[name] for name in expected} == expected
 
 
-def test_a_papers_table_of_training() -> None:
-    """32 images in 17.349 ms at speed 1, so 128,000 of them in 69.4 s; over 1.5, 46.3 s. 350 W: 16,193 J. Three forward
-    passes of 2 * 4.0873 G for each of 2,767 images/s are 67.8 TFLOP/s."""
-    found = [one for one in vision_records(TRAINING) if one.measurement.variant.model == "resnet50"]
-    shown = by_title(modes_table(section_of(found), "paper"), 1)
-    expected = {"epoch, s": "46.3", "energy of an epoch, J": "16,193", "achieved, TFLOP/s": "67.8"}
-    expected |= {"test accuracy": "75.0%", "test accuracy, top 5, %": "99", "input of an epoch, s": "2.5"}
-    assert shown["samples/s"].startswith("2,767 [") and {name: shown[name] for name in expected} == expected
-
-
 def test_what_has_no_number_has_no_column_and_a_reason() -> None:
-    found = pair(1, replicates=1, calls=200, on_gpu=False, environment=CPU, sizes={"image_size": 64})
-    table = modes_table(section_of(found), "paper")
+    """Of 200 calls and other sizes, on a CPU."""
+    one = record("jax", "step.jit", model="resnet18", cell=CIFAR10, environment=CPU, sizes={"image_size": 64})
+    table = modes_table(
+        section_of([with_result(one, memory=Memory(absent="no GPU"), energy=Energy(absent="no driver"))])
+    )
     titles = {column.title for column in table.columns}
     assert not titles & {"step p99, ms", "energy gross, mJ/sample", "achieved, TFLOP/s"}
-    assert any("Energy: no NVIDIA driver" in note for note in table.notes)
-
-
-def test_a_ratio_of_p50_is_that_of_the_latencies() -> None:
-    """JAX's calls take twice as long as they did, its blocks do not: 2 / 1.2 times as long as PyTorch's."""
-    calls = [
-        with_calls(one, 2.0 if one.measurement.framework == "jax" else 1.0, one.measurement.replicate)
-        for one in pair(1)
-    ]
-    row = row_of(calls)
-    assert row.ratio.verdict == "JAX faster"
-    of_p50 = row.comparison.of_quantities["step_time_p50_s"]
-    assert (of_p50.value, of_p50.replicates) == (pytest.approx(2 / 1.2), 4)
-    assert of_p50.interval == pytest.approx((2 / 1.2, 2 / 1.2))
-    (line,) = csv_lines([section_of(calls)])[:1]
-    of_csv = [float(line[f"step_time_p50_s_ratio{end}"]) for end in ("", "_low", "_high")]
-    assert of_csv == [of_p50.value, *(of_p50.interval or ())]
-
-
-def with_calls(one: Record, factor: float, replicate: int) -> Record:
-    """Calls that take `factor` times as long, and in each replicate a little more."""
-    factor *= 1 + replicate / 1000
-    latency = Latency(steps_per_call=1, call_times_s=[time_s * factor for time_s in one.result.latency.call_times_s])
-    return with_result(one, latency=latency)
+    assert any("Energy: no driver" in note for note in table.notes)
 
 
 def test_the_terminal_shows_p99_beside_p50_on_80_columns() -> None:
-    modes = (("torch", "forward.max_autotune_graph", 2.0), ("jax", "taps.tuned_graph", 1.0))
-    found = [vision_record(side, mode, "mobilenet_v3_small", 1, speed) for side, mode, speed in modes]
-    shown = answers_of([section_of(found)], 80, details=True)
+    found = [full("torch", "forward.max_autotune_graph", 1986), full("jax", "taps.tuned_graph", 1000)]
+    of_inference = [with_result(one, epochs=[], time_to_target_s=None) for one in found]
+    shown = answers_of([section_of(of_inference)], 80, details=True)
     assert all(len(line.rstrip()) <= 80 for line in shown.splitlines())
     (head,) = [line for line in shown.splitlines() if "p50" in line]
     assert [word for word in head.split() if word.startswith("p")] == ["p50", "p95", "p99"]
-    # A call takes 1 ms + 55.6 M / 8e12 s, over 2.
     (line,) = [line for line in shown.splitlines() if "PyTorch forward.max_autotune_graph" in line]
-    assert line.split()[2:6] == ["1,986", "0.503", "1.01", "1.51"]
-
-
-def test_the_table_of_models() -> None:
-    """Without a declared size, with the counts of their records."""
-    unknown = INFERENCE.model_copy(update={"benchmark": "gone"})
-    counted = [
-        with_result(record("jax", "step.jit", batch_size=count, cell=unknown), parameter_count=count)
-        for count in (10, 2_000, 300)
-    ]
-    found = [*pair(1, model="vit_b_16"), record("jax", "step.jit"), *counted]
-    table = models_table(models_of(sections(found, passed)))
-    assert [" & ".join(line.cells) for line in table.lines] == [
-        "gone & cnn & not declared & 10 to 2,000 & not declared & not declared & not declared & not declared",
-        "imagenet100 & vit_b_16 & attention & 85,875,556 & 17.6 & 86,567,656 & 17.6 & 81.1%",
-        "mnist & cnn & not declared & 26,010 & not declared & not declared & not declared & not declared",
-    ]
-    assert "Published: torchvision, IMAGENET1K_V1, with 1,000 outputs." in table.caption
+    assert line.split()[2:6] == ["1,986", "1", "2", "3"]
 
 
 # Throughput by batch size.
@@ -128,21 +85,19 @@ def over_batch_sizes(found: list[Record]) -> Chart | None:
 
 
 def test_a_group_for_each_model_precision_and_options() -> None:
-    found = [
-        *vision_records(replicates=1),
-        *vision_records(replicates=1, precision="fp32"),
-        vision_record("jax", "forward.jit", "resnet50", 1, 1.0, precision="tf32"),  # one batch size makes no line
+    of_groups: list[dict[str, Any]] = [
+        {"model": model, "precision": precision, "options": {"batch_norm": "folded", "inputs": "on_device"}}
+        for model in ("resnet50", "vit_b_16")
+        for precision in ("bf16", "fp32")
     ]
+    found = [record("jax", "forward.jit", 10 * size, batch_size=size, **of) for of in of_groups for size in (1, 8)]
+    found.append(record("jax", "forward.jit", model="resnet50", precision="tf32"))  # one batch size makes no line
     chart = over_batch_sizes(found)
     assert chart is not None
-    models = ("efficientnet_b0", "mobilenet_v3_small", "resnet50", "vit_b_16")
-    labels = [f"{model} | {precision}, folded, on_device" for model in models for precision in ("bf16", "fp32")]
-    assert list(dict.fromkeys(point["group"] for point in chart.points)) == labels
-    point = next(one for one in chart.points if (one["group"], one["mode"]) == (labels[4], "forward.jit_graph"))
-    # 1 ms + 4.0873 G / 8e12 s, over a speed of 1.5.
-    assert point["throughput"] == pytest.approx(1500 / (1 + 4.0873 / 8), rel=1e-4)
-    assert (point["batch_size"], point["chosen"]) == (1, True)
-    assert over_batch_sizes(pair(1)) is None
+    labels = [f"{of['model']} | {of['precision']}, folded, on_device" for of in of_groups]
+    assert [(one["group"], one["value"], one["throughput"], one["chosen"]) for one in chart.points] == [
+        (label, size, 10 * size, True) for label in labels for size in (1, 8)
+    ]
 
 
 def test_other_settings_have_groups_of_their_own() -> None:
@@ -164,7 +119,7 @@ def test_the_best_mode_is_chosen_at_each_batch_size_and_worthless_ones_are_left_
         record("torch", "loop.eager", 9000, batch_size=8, flags={"recompiled": "1 compilation"}),
     ]
     chart = over_batch_sizes(found)
-    assert chart and {(one["batch_size"], one["mode"]): one["chosen"] for one in chart.points} == {
+    assert chart and {(one["value"], one["mode"]): one["chosen"] for one in chart.points} == {
         (1, "step.eager"): True,
         (1, "step.compiled"): False,
         (8, "step.eager"): False,

@@ -76,12 +76,7 @@ def test_what_is_missing_beside_a_throughput_is_said_once_for_all_modes_of_the_s
     nowhere = "not measured; JAX cnn-b100-fp32 step.jit (and 2 more)"
     about_device = f"Memory, Energy: {nowhere}"
     assert absent_lines(section.rows) == [about_communication, about_warm, about_device]
-    assert absent_lines(section.rows, on_terminal=True) == [about_communication, about_warm]
     assert f"No number for {about_communication}" in answers_of([section], details=True)
-
-
-def test_nothing_is_missing_where_all_was_measured() -> None:
-    assert absent_lines([row_of([record("jax", "step.jit")])], on_terminal=True) == []
 
 
 def test_a_lead_pays_for_the_longer_compilation_by_hand() -> None:

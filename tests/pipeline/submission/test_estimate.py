@@ -45,7 +45,7 @@ def plan_of(*modes: str, quick: bool = False, **cell: Any) -> JobPlan:
 
 
 def estimate(seconds: float, **changes: Any) -> Estimate:
-    counts = {"measurements": 10, "screenings": 0, "screening_s": 0.0, "from_records": 10}
+    counts = {"measurements": 10, "screenings": 0, "from_records": 10}
     given = counts | {"longest_s": 100.0, "devices": 1, "trains": False} | changes
     return Estimate(**{"seconds": seconds, "most_seconds": seconds} | given)
 

@@ -16,6 +16,7 @@ from harness.paths import JobFolder
 from harness.plan import Launch, Pair, Screening
 from harness.plan_file import read_plan
 from harness.results.ratios import took_turns
+from pipeline.submission.queue_job import QueueJob
 from pipeline.submission.submit import _start_queue, submit
 from pipeline.watching import follow as watching
 from pipeline.watching.cancel import cancel
@@ -67,10 +68,10 @@ def test_where_one_framework_is_missing_the_job_has_both(
     pair = Pair(cell=jax.cell, jobs=(jax, torch), is_interleaved=True)
     assert follow(project.submit(jax, executor="local"), project.results) == 0
     capsys.readouterr()
-    [folder] = project.submit_pairs(pair, executor="local")
+    [folder] = project.submit_pairs(pair, executor="local", pairing="interleaved")
     assert "every measurement has a record" not in capsys.readouterr().out
     assert read_plan(folder.plan) == pair  # its ratios say how far both go on
-    assert project.submit_pairs(pair, executor="local") == [folder]
+    assert project.submit_pairs(pair, executor="local", pairing="interleaved") == [folder]
     assert capsys.readouterr().out.count(f" already, as job {queue_of(folder)}\n") == 2
 
 
@@ -79,7 +80,7 @@ def test_a_job_of_both_is_submitted_once(project: FakeProject, capsys: pytest.Ca
     pair = Pair(cell=plans[0].cell, jobs=plans)
     [folder] = project.submit_pairs(pair, executor="local")
     capsys.readouterr()
-    assert project.submit_pairs(pair, executor="local", pairing="separate") == [folder]
+    assert project.submit(*plans, executor="local") == [folder]
     assert capsys.readouterr().out.count(f" already, as job {queue_of(folder)}\n") == 2
 
 
@@ -108,7 +109,8 @@ def test_a_job_that_cannot_start_does_not_stop_the_next(project: FakeProject) ->
     pairs = [alone(plan) for plan in (broken, crashing, good)]
     scripts = project.scripts(pairs)
     scripts[broken.name].write_text("#!/bin/bash\necho 'module: command not found' >&2\nexit 127\n")
-    folders = submit(pairs, project.config, scripts, executor="local", results=project.results)
+    jobs = [QueueJob.of(pair) for pair in pairs]
+    folders = submit(jobs, project.config, scripts, executor="local", results=project.results)
     assert follow(folders, project.results) == 1
     assert [(state.state, state.reason) for state in job_states(project.results, folders)] == [
         ("failed", "module: command not found"),
@@ -212,9 +214,9 @@ def test_a_pair_screens_first_and_shows_its_ratio_as_it_grows(
     ]
     [state] = job_states(behaving.results, folders)
     assert said(state).startswith("done: 9 measurements")
-    what = "mnist behave, cnn, batch 8, fp32: so far "
+    what = "(mnist, batch 8, fp32): so far "
     ratios = [line for line in capsys.readouterr().out.splitlines() if what in line]
-    assert ratios[-1].endswith(" (2 replicates, no verdict before 4; well.eager / well.eager)")
+    assert ratios[-1].endswith("; 2 replicates; well.eager / well.eager")
     assert behaving.submit_pairs(pair, executor="local") == []
     assert capsys.readouterr().out.count("every measurement has a record") == 2
 
@@ -291,10 +293,3 @@ def test_a_second_queue_says_what_it_waits_for(
     followed = [line for line in printed if " mnist behave (jax only): queued: " in line]
     assert [line for line in followed if any(map(line.count, words))], printed
     assert not second.waits_for.exists()
-
-
-def test_separate_jobs_run_one_after_the_other(behaving: BehavingProject) -> None:
-    folders = behaving.submit_pairs(behaving.pair(), executor="local", pairing="separate")
-    assert follow(folders, behaving.results) == 0
-    assert behaving.arms() == [("jax", 0), ("jax", 1), ("torch", 0), ("torch", 1)]
-    assert {record.environment["pairing"]["kind"] for record in behaving.records()} == {"separate"}

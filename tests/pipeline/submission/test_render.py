@@ -15,7 +15,7 @@ from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.paths import REPOSITORY
 from harness.plan import Pair
-from pipeline.submission import render as render_module
+from pipeline.submission.queue_job import QueueJob
 from pipeline.submission.render import quote_for_sbatch, render_script, write_scripts
 from tests.made.config_text import MINIMAL, config_of
 from tests.made.project import alone
@@ -218,7 +218,7 @@ def script_of(project: Path, folder: Path, devices: int = 1, name: str = "jax_mn
     text = text.replace("    name: train\n", f"    name: train\n    devices: {devices}\n")
     config = config_of(text, folder)
     scripts = write_scripts(
-        expand(config, Selection()),
+        [QueueJob.of(pair) for pair in expand(config, Selection())],
         config,
         config_path=folder / "experiments.yaml",
         results=project / "results",
@@ -288,17 +288,15 @@ def test_what_is_written(project: Path, tmp_path: Path) -> None:
     running.close()
 
 
-@pytest.mark.parametrize("slow_file_s", [0.0, 60.0], ids=["many at once", "one after the other"])
-def test_a_slow_disk_gets_the_same_scripts(slow_file_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(render_module, "SLOW_FILE_S", slow_file_s)
+def test_each_pair_has_a_script_and_each_of_its_frameworks(tmp_path: Path) -> None:
     names = "".join(f"  card{number}: {{}}\n" for number in range(10))
     text = MINIMAL.replace("  any: {}\n", f"  any: {{}}\n{names}")
     config = config_of(text, tmp_path)
     selection = Selection(gpus=tuple(f"card{number}" for number in range(10)))
     pairs = expand(config, selection)
     paths = {"config_path": tmp_path / "experiments.yaml", "results": tmp_path / "results", "repository": tmp_path}
-    scripts = write_scripts(pairs, config, **paths)
-    assert len(scripts) == 3 * len(pairs) > 16  # more than the first ones, which are timed
+    scripts = write_scripts([QueueJob.of(pair) for pair in pairs], config, **paths)
+    assert len(scripts) == 3 * len(pairs) > 16
     assert sorted(scripts.values()) == sorted((tmp_path / "slurm_scripts").rglob("*.*"))
     for job in (one for pair in pairs for one in (pair, *map(alone, pair.jobs))):
         assert scripts[job.name].read_text() == render_script(job, config, **paths)

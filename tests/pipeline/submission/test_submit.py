@@ -16,9 +16,9 @@ from submitit.slurm.slurm import SlurmExecutor
 
 from harness.errors import SubmissionError
 from harness.paths import JobFolder, Results
-from harness.plan import FRAMEWORKS, Pair, Screening
+from harness.plan import FRAMEWORKS, Pair
 from harness.results.record import write_record
-from pipeline.submission.pairing import as_paired
+from pipeline.submission.queue_job import paired
 from pipeline.submission.slurm import RunJob, sbatch_command, variables_in_words, without_inherited_job
 from pipeline.submission.submit import _lane, choose_executor, job_arguments, job_that_measures, measured_with
 from pipeline.watching.jobs import JobState
@@ -97,11 +97,9 @@ def test_the_slurm_job_around_main_is_forgotten(
 def test_arguments_of_the_job(tmp_path: Path) -> None:
     results = Results(root=tmp_path / "results")
     folder = JobFolder(root=tmp_path / "results/jobs/any/torch_mnist_3-x")
-    assert job_arguments(folder, results) == [
-        "--results",
-        f"{tmp_path}/results",
-        "--job-folder",
-        f"{tmp_path}/results/jobs/any/torch_mnist_3-x",
+    assert job_arguments(results, [folder, folder]) == [
+        *("--results", f"{tmp_path}/results"),
+        *("--job-folder", f"{tmp_path}/results/jobs/any/torch_mnist_3-x") * 2,
     ]
 
 
@@ -161,54 +159,38 @@ def test_a_controller_that_does_not_answer_is_no_fault_of_the_file(
     with pytest.raises(SubmissionError) as caught:
         project.submit(project.plan(use_case=1), project.plan(use_case=2), executor="slurm")
     lines = str(caught.value).splitlines()
-    assert lines[0] == "Slurm's controller did not answer for 1 of 2 jobs."
-    assert lines[1] == f"  any/torch_mnist_1: {SBATCH_WITHOUT_CONTROLLER}"
-    assert lines[2:] == [
-        "  not tried after that, 1 of 2: any/torch_mnist_2",
-        "Nothing was submitted.",
-        "Nothing has to be changed. Run the same command again when `sinfo` answers on this machine.",
+    assert lines[:3] == [
+        "Submitted 0 of 2 jobs.",
+        f"  any/torch_mnist_1: {SBATCH_WITHOUT_CONTROLLER}",
+        "  not tried after that: any/torch_mnist_2",
     ]
+    assert lines[3].startswith("Nothing has to be changed. Wait until `sinfo` answers on this machine, and run ")
     assert (tmp_path / "calls").read_text() == "called\n"
     assert project.results.job_folders() == []
 
 
-def pair_of(project: FakeProject, *, is_screened: bool = False, **of_cell: Any) -> Pair:
+def pair_of(project: FakeProject, **of_cell: Any) -> Pair:
     plans = [project.plan(framework) for framework in FRAMEWORKS]
     cell = plans[0].cell.model_copy(update=of_cell)
-    changes = {"cell": cell, "screening": Screening(always=("step.eager",)) if is_screened else None}
-    return Pair(cell=cell, jobs=tuple(plan.model_copy(update=changes) for plan in plans))
+    return Pair(cell=cell, jobs=tuple(plan.model_copy(update={"cell": cell}) for plan in plans))
 
 
-def test_separate_frameworks_have_a_job_and_a_script_each(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pairing", "is_on_cpu", "in_turns"),
+    [
+        ("together", True, [False, False, False, False]),
+        ("interleaved", False, [True, True, False, False]),
+        ("auto", False, [True, False, False, False]),
+        ("auto", True, [True, True, False, False]),
+    ],
+)
+def test_whose_processes_take_turns(pairing: Any, is_on_cpu: bool, in_turns: list[bool], tmp_path: Path) -> None:
+    """By itself on a CPU; never those of several devices, or of one framework."""
     project = make_project(tmp_path)
-    pair, one = pair_of(project), alone(project.plan("jax", use_case=1))
-    paired, refused = as_paired([pair, one], "separate")
-    assert [each.jobs for each in paired] == [pair.jobs[:1], pair.jobs[1:], one.jobs]
-    assert [each.name for each in paired] == ["any/jax_mnist_3", "any/torch_mnist_3", "any/jax_mnist_1"]
-    assert refused == {} and as_paired([pair, one], "together") == ([pair, one], {})
-
-
-def test_where_processes_cannot_take_turns_measurements_do_and_the_reason_is_told(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    several, one = pair_of(project, is_screened=True, devices=2), pair_of(project, is_screened=True)
-    pairs, refused = as_paired([several, one, alone(one.jobs[0])], "interleaved")
-    assert [pair.is_interleaved for pair in pairs] == [False, True, False]
-    [(reason, names)] = refused.items()
-    assert reason.startswith("on several devices ") and names == [several.cell.name]
-
-
-def test_by_itself_processes_take_turns_on_a_cpu(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    screened = pair_of(project, is_screened=True, gpu="cpu")
     on_cpu, anywhere, several = pair_of(project, gpu="cpu"), pair_of(project), pair_of(project, gpu="cpu", devices=2)
-
-    def takes_turns(*pairs: Pair, is_on_cpu: bool = False) -> list[bool]:
-        paired, refused = as_paired(pairs, "auto", is_on_cpu=is_on_cpu)
-        assert refused == {}  # nobody has asked for turns
-        return [pair.is_interleaved for pair in paired]
-
-    assert takes_turns(screened, on_cpu, anywhere, several) == [True, True, False, False]
-    assert takes_turns(screened, on_cpu, anywhere, several, is_on_cpu=True) == [True, True, True, False]
+    pairs = [on_cpu, anywhere, several, alone(on_cpu.jobs[0])]
+    assert [paired(pair, pairing, is_on_cpu=is_on_cpu).is_interleaved for pair in pairs] == in_turns
+    assert str(several.why_not_interleaved).startswith("on several devices ")
 
 
 def test_lanes_keep_the_number_of_parallel_jobs() -> None:

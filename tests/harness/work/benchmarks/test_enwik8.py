@@ -1,4 +1,4 @@
-"""enwik8's archive in its own format, and another one."""
+"""enwik8's archive in its own format: right, damaged, and another one."""
 
 import hashlib
 import zipfile

@@ -14,9 +14,3 @@ def test_inputs_and_classes_of_each_model(model: str, shape: tuple[int, ...], cl
     sizes = Sizes.model_validate(SMALL_SIZES)
     assert BENCHMARK.drawn.shape(model, sizes) == shape
     assert BENCHMARK.drawn.classes(model, sizes) == classes
-
-
-def test_every_model_can_be_drawn_for() -> None:
-    assert BENCHMARK.drawn is not None and BENCHMARK.data is None
-    drawn = BENCHMARK.drawn
-    assert [drawn.classes(model.name, Sizes()) for model in BENCHMARK.models] == [512, 32, 512, 10]

@@ -26,12 +26,6 @@ def check(actual: Gradients, output: str, *, batch_size: int = 2, precision: Pre
     return check_gradients(actual=actual, output=output, batch_size=batch_size, precision=precision, **arguments)
 
 
-def test_batch_of_the_check_repeats_eight_samples() -> None:
-    assert check_batch_rows(3).tolist() == [0, 1, 2]
-    assert check_batch_rows(8).tolist() == list(range(8))
-    assert check_batch_rows(19).tolist() == [*range(8), *range(8), 0, 1, 2]
-
-
 def test_outputs_by_hand() -> None:
     def expected(output: str) -> Gradients:
         return expected_output(LOOP, output, batch_size=2, clip_norm=2.0).output
@@ -42,6 +36,9 @@ def test_outputs_by_hand() -> None:
     # The first sample is shortened to norm 2, so by 2 / 5; the second, of norm 1, stays.
     np.testing.assert_allclose(expected("clipped_sum")["w"], [[1.2, 1.0]], rtol=1e-15)
     np.testing.assert_allclose(expected("clipped_sum")["b"], [1.6], rtol=1e-15)
+    # One without a gradient is not clipped.
+    alone = expected_output([{"w": np.array([0.0, 0.0])}], "clipped_sum", batch_size=1, clip_norm=1.0).output
+    np.testing.assert_array_equal(alone["w"], [0.0, 0.0])
     np.testing.assert_array_equal(expected("batch_gradient")["w"], MEAN["w"])
     np.testing.assert_array_equal(expected("batch_gradient")["b"], MEAN["b"])
 
@@ -62,6 +59,8 @@ def test_no_sample_stays_in_memory_but_where_all_are_the_output() -> None:
 
 
 def test_repeated_samples_count_as_often_as_they_are_there() -> None:
+    assert check_batch_rows(3).tolist() == [0, 1, 2]
+    assert check_batch_rows(19).tolist() == [*range(8), *range(8), 0, 1, 2]
     loop = [{"w": np.array([float(sample + 1)])} for sample in range(8)]
     ten = {
         output: expected_output(loop, output, 10, clip_norm=4.0).output for output in ("clipped_sum", "batch_gradient")
@@ -88,12 +87,6 @@ def test_one_path_that_rounding_opened_is_no_mistake() -> None:
         for value in wrong.values():
             value[3] *= 1.2
         check(wrong, "full", batch_size=8, loop=loop, batch_gradient=mean)
-
-
-def test_sample_without_gradient_is_not_clipped() -> None:
-    loop = [{"w": np.array([0.0, 0.0])}, {"w": np.array([0.0, 4.0])}]
-    expected = expected_output(loop, "clipped_sum", batch_size=2, clip_norm=1.0).output
-    np.testing.assert_array_equal(expected["w"], [0.0, 1.0])
 
 
 @pytest.mark.parametrize("output", ["norms", "full", "clipped_sum", "batch_gradient"])
@@ -144,16 +137,12 @@ def test_missing_sample_is_caught(output: str, batch_size: int) -> None:
         check(wrong, output, batch_size=batch_size, loop=loop, batch_gradient=mean)
 
 
-def test_inverted_clip_factor_is_caught() -> None:
-    """norm / C instead of C / norm: a mistake that was made elsewhere."""
-    norms = np.array([5.0, 1.0])
-    factors = np.minimum(1, norms / 2.0)
+def test_inverted_clip_factor_and_a_summed_loss_are_caught() -> None:
+    """norm / C instead of C / norm, and a sum in the place of the mean: mistakes that were made elsewhere."""
+    factors = np.minimum(1, np.array([5.0, 1.0]) / 2.0)
     wrong = {name: sum(f * g[name] for f, g in zip(factors, LOOP, strict=True)) for name in ("w", "b")}
     with pytest.raises(CheckFailed):
         check(wrong, "clipped_sum")
-
-
-def test_loss_summed_instead_of_averaged_is_caught() -> None:
     summed = {name: 2 * value for name, value in MEAN.items()}
     with pytest.raises(CheckFailed, match="mean of the float64 loop against the float64 batch gradient"):
         check(expected_output(LOOP, "full", 2, 2.0).output, "full", batch_gradient=summed)

@@ -1,51 +1,43 @@
 """What training is held to, in numbers: the first steps in float64, finite losses, and the time until the target."""
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from harness.errors import CheckFailed
-from harness.results.record import EpochPoint
-from harness.work.tasks import ACCURACY, PERPLEXITY
+from harness.plan import Precision
+from harness.work.tasks import ACCURACY, PERPLEXITY, Metric
 from harness.work.use_cases.train import (
     Course,
     Settings,
     check_first_losses,
     check_training,
-    require_finite,
-    require_finite_evaluation,
     steps_of,
     time_to_target_s,
 )
 from tests.made.records import epoch
 
 
-def points(*metrics: float) -> list[EpochPoint]:
+@pytest.mark.parametrize(
+    ("metric", "values", "target", "expected_s"),
+    [
+        (ACCURACY, (0.25, 0.5, 0.75, 0.5), 0.5, 1 + 2),
+        (ACCURACY, (0.25, 0.5, 0.75, 0.5), 0.6, 1 + 2 + 3),
+        (ACCURACY, (0.25, 0.5, 0.75, 0.5), 0.76, None),
+        (ACCURACY, (), 0.0, None),
+        (PERPLEXITY, (80.0, 40.0, 20.0), 40.0, 1 + 2),  # less is better
+        (PERPLEXITY, (80.0, 40.0, 20.0), 100.0, 1),
+        (PERPLEXITY, (80.0, 40.0, 20.0), 19.0, None),
+    ],
+)
+def test_time_to_target_ends_with_the_first_epoch_that_reaches_it(
+    metric: Metric, values: tuple[float, ...], target: float, expected_s: float | None
+) -> None:
     """Epoch n trains for n seconds."""
-    return [epoch(n, train_time_s=n, test_metric=metric) for n, metric in enumerate(metrics, start=1)]
-
-
-def test_time_to_target_ends_with_the_first_epoch_that_reaches_it() -> None:
-    course = points(0.25, 0.5, 0.75, 0.5)
-    assert time_to_target_s(course, ACCURACY, 0.5) == 1 + 2
-    assert time_to_target_s(course, ACCURACY, 0.6) == 1 + 2 + 3
-    assert time_to_target_s(course, ACCURACY, 0.76) is None
-    assert time_to_target_s([], ACCURACY, 0.0) is None
-
-
-def test_a_metric_of_which_less_is_better_must_fall_to_its_target() -> None:
-    course = points(80.0, 40.0, 20.0)
-    assert time_to_target_s(course, PERPLEXITY, 40.0) == 1 + 2
-    assert time_to_target_s(course, PERPLEXITY, 100.0) == 1
-    assert time_to_target_s(course, PERPLEXITY, 19.0) is None
-
-
-def test_the_first_loss_that_is_not_finite_is_named() -> None:
-    require_finite(np.array([2.0, 1.0]), epoch=1)
-    with pytest.raises(CheckFailed, match=r"the loss of epoch 3, step 2 of 4, is inf: training diverged. Lower"):
-        require_finite(np.array([2.0, np.inf, np.nan, 1.0]), epoch=3)
-    require_finite_evaluation(2.5, epoch=1, step=7)
-    with pytest.raises(CheckFailed, match=r"the test loss after epoch 3, step 7 of 7, is nan: training diverged"):
-        require_finite_evaluation(float("nan"), epoch=3, step=7)
+    epochs = [epoch(n, train_time_s=n, test_metric=value) for n, value in enumerate(values, start=1)]
+    assert time_to_target_s(epochs, metric, target) == expected_s
 
 
 def course(losses: tuple[float, ...] = (2.0, 1.0), gradient: float = 1.0, update: float = 1.0) -> Course:
@@ -85,22 +77,17 @@ def test_training_that_does_something_else_is_caught(wrong: Course, message: str
         check_training(wrong, course(), "fp32")
 
 
-def test_batch_norm_makes_more_of_rounding_and_less_of_nothing_else() -> None:
-    def off_by(error: float) -> Course:
-        exact = course()
-        return Course(
-            losses=exact.losses,
-            gradients={name: value + error for name, value in exact.gradients.items()},
-            updates=exact.updates,
-        )
-
-    with pytest.raises(CheckFailed, match="gradients of the step"):
-        check_training(off_by(0.3), course(), "bf16")
-    assert check_training(off_by(0.3), course(), "bf16", batch_norm=True)
-    with pytest.raises(CheckFailed, match="gradients of the step"):
-        check_training(off_by(0.9), course(), "bf16", batch_norm=True)
-    with pytest.raises(CheckFailed, match="gradients of the step"):
-        check_training(off_by(0.06), course(), "fp32", batch_norm=True)
+@pytest.mark.parametrize(
+    ("error", "precision", "batch_norm", "passes"),
+    [(0.3, "bf16", False, False), (0.3, "bf16", True, True), (0.9, "bf16", True, False), (0.06, "fp32", True, False)],
+)
+def test_batch_norm_makes_more_of_rounding_and_less_of_nothing_else(
+    error: float, precision: Precision, batch_norm: bool, passes: bool
+) -> None:
+    exact = course()
+    off = replace(exact, gradients={name: value + error for name, value in exact.gradients.items()})
+    with nullcontext() if passes else pytest.raises(CheckFailed, match="gradients of the step"):
+        check_training(off, exact, precision, batch_norm=batch_norm)
 
 
 def test_of_a_program_of_many_steps_the_first_losses_are_compared() -> None:
