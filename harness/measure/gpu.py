@@ -9,6 +9,7 @@ A machine without a GPU or a driver gets `NoGpu`, which answers the same questio
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -104,10 +105,11 @@ class Gpu:
     absent: None = None
     """As in NoGpu; single quantities that are missing stand in `describe()["absent"]`."""
 
-    def __init__(self, nvml: ModuleType, handle: Any) -> None:
+    def __init__(self, nvml: ModuleType, handle: Any, *, warnings: Sequence[str] = ()) -> None:
         self.nvml = nvml
         self._handle = handle
         self._refused: dict[str, str] = {}
+        self._warnings = tuple(warnings)
         self._is_mig_handle = bool(self._ask("mig", lambda: _number(nvml.nvmlDeviceIsMigDeviceHandle(handle))))
         # Clocks, temperature and power exist for the whole board only.
         self.board = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if self._is_mig_handle else handle
@@ -190,10 +192,15 @@ class Gpu:
         self.held_back_counters()
         self.state()
 
-        quantities: dict[str, Callable[[], Any]] = {
+        def asked(quantities: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+            return {name: self._ask(name, ask) for name, ask in quantities.items()}
+
+        names = {
             "name": lambda: nvml.nvmlDeviceGetName(board),
             "uuid": lambda: nvml.nvmlDeviceGetUUID(handle),
             "index": lambda: nvml.nvmlDeviceGetIndex(board),
+        }
+        others = {
             "driver_version": nvml.nvmlSystemGetDriverVersion,
             "cuda_driver_version": self._cuda_driver_version,
             "compute_capability": lambda: "{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(board)),
@@ -202,12 +209,20 @@ class Gpu:
             "max_sm_clock_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(board, nvml.NVML_CLOCK_SM),
             "max_memory_clock_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(board, nvml.NVML_CLOCK_MEM),
             "ecc": lambda: bool(nvml.nvmlDeviceGetEccMode(board)[0]),
-            "numa_node": self._numa_node,
             "compute_mode": lambda: COMPUTE_MODES.get(mode := nvml.nvmlDeviceGetComputeMode(board), str(mode)),
         }
+        of_place = {
+            "pcie_generation": lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(board),  # the current one idles
+            "pcie_width": lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(board),
+            "numa_node": self._numa_node,
+            "nvlinks": self._nvlinks,
+        }
         return {
+            **asked(names),
             "mig": self._is_sliced,
-            **{name: self._ask(name, ask) for name, ask in quantities.items()},
+            **asked(others),
+            "warnings": list(self._warnings),
+            **{name: value for name, value in asked(of_place).items() if value is not None},
             "absent": dict(self._refused),
         }
 
@@ -218,11 +233,26 @@ class Gpu:
         mask = sum(word << 64 * place for place, word in enumerate(words))
         return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
+    def _nvlinks(self) -> dict[str, int]:
+        """How many active links lead to each other end, by its PCI bus id: a GPU's, or a switch's, which GPUs share.
+        Empty for a card without NVLink. Raises NVMLError."""
+        nvml, ends = self.nvml, Counter[str]()
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+            try:
+                is_active = nvml.nvmlDeviceGetNvLinkState(self.board, link) == nvml.NVML_FEATURE_ENABLED
+            except nvml.NVMLError as error:
+                if error.value in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_INVALID_ARGUMENT):
+                    break  # there are no more of them
+                raise
+            if is_active:
+                ends[str(nvml.nvmlDeviceGetNvLinkRemotePciInfo(self.board, link).busId)] += 1
+        return dict(ends)
+
     def _ask(self, quantity: str, read: Callable[[], T]) -> T | None:
-        """None, and the reason kept, where NVML refuses."""
+        """None, and the reason kept, where NVML (or the installed driver's older NVML) refuses."""
         try:
             value = read()
-        except self.nvml.NVMLError as error:
+        except (self.nvml.NVMLError, self.nvml.NVMLLibraryMismatchError) as error:
             self._refused[quantity] = str(error)
             return None
         self._refused.pop(quantity, None)
@@ -304,13 +334,22 @@ class Reading:
     """What stands for several GPUs of one process: of most readings the worst."""
 
 
-def _temperature_c(gpu: Gpu) -> int:
-    """`nvmlDeviceGetTemperature` goes with CUDA 14; drivers before 570 have nothing else."""
-    nvml, sensor = gpu.nvml, gpu.nvml.NVML_TEMPERATURE_GPU
+def _asked(gpu: Gpu, function: str, older: str, *arguments: Any) -> Any:
+    """Of the board. `older` goes with CUDA 14; drivers before 570 (temperature) and 535 (reasons) have nothing else."""
     try:
-        return int(nvml.nvmlDeviceGetTemperatureV(gpu.board, sensor))
-    except (AttributeError, nvml.NVMLError):
-        return int(nvml.nvmlDeviceGetTemperature(gpu.board, sensor))
+        return getattr(gpu.nvml, function)(gpu.board, *arguments)
+    except (AttributeError, gpu.nvml.NVMLError):
+        return getattr(gpu.nvml, older)(gpu.board, *arguments)
+
+
+def _temperature_c(gpu: Gpu) -> int:
+    sensor = gpu.nvml.NVML_TEMPERATURE_GPU
+    return int(_asked(gpu, "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature", sensor))
+
+
+def _throttle_reasons(gpu: Gpu) -> tuple[str, ...]:
+    names = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+    return decode_throttle_reasons(_asked(gpu, *names))
 
 
 def _union(words: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -335,11 +374,7 @@ READINGS = (
         ask=lambda gpu: gpu.nvml.nvmlDeviceGetPowerUsage(gpu.board) / 1000,
         combine=sum,
     ),
-    Reading(
-        name="throttle_reasons",
-        ask=lambda gpu: decode_throttle_reasons(gpu.nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu.board)),
-        combine=_union,
-    ),
+    Reading(name="throttle_reasons", ask=_throttle_reasons, combine=_union),
     Reading(name="other_processes", ask=Gpu.other_processes, combine=max),
 )
 
@@ -374,7 +409,8 @@ def decode_throttle_reasons(bits: int) -> tuple[str, ...]:
 def open_gpu(position: int = 0) -> Gpu | NoGpu:
     """The GPU at `position` in CUDA_VISIBLE_DEVICES (an index, a GPU-UUID or a MIG-UUID), that GPU without it.
 
-    NVML counts in the order of the PCI bus, and so does CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID, which jobs set.
+    NVML counts in the order of the PCI bus, CUDA by speed unless CUDA_DEVICE_ORDER=PCI_BUS_ID. Where a node's
+    GPUs differ in kind and the variable holds an index, `describe()["warnings"]` says so.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     shown = [str(position)] if visible is None else [name.strip() for name in visible.split(",")][position:]
@@ -395,7 +431,7 @@ def open_gpu(position: int = 0) -> Gpu | NoGpu:
         handle = _find(nvml, wanted)
         if handle is None:
             return NoGpu(f"NVML has no GPU {wanted!r} (from CUDA_VISIBLE_DEVICES={visible!r})")
-        return Gpu(nvml, handle)
+        return Gpu(nvml, handle, warnings=_order_warnings(nvml, wanted))
     except nvml.NVMLError as error:
         return NoGpu(f"NVML does not open GPU {wanted!r}: {error}")
 
@@ -475,6 +511,18 @@ def _in_order(nvml: ModuleType) -> Iterator[Any]:
     for open_one in _permitted(nvml):
         with suppress(nvml.NVMLError):
             yield open_one()
+
+
+def _order_warnings(nvml: ModuleType, wanted: str) -> list[str]:
+    if not wanted.isdecimal() or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+        return []
+    names = {nvml.nvmlDeviceGetName(handle) for handle in _in_order(nvml)}
+    if len(names) < 2:
+        return []
+    return [
+        f"this node has GPUs of several kinds ({', '.join(sorted(names))}): CUDA's GPU {wanted} may be "
+        "another one than NVML's. Set CUDA_DEVICE_ORDER=PCI_BUS_ID."
+    ]
 
 
 def _largest_of_all(values: Sequence[int | None]) -> int | None:

@@ -72,6 +72,7 @@ def describe_environment(repository: Path = REPOSITORY) -> dict[str, Any]:
         "load_average": load_average(),
         "git": describe_git(repository),
         "variables": relevant_variables(),
+        **describe_infiniband(),
         **describe_fakes(),
     }
 
@@ -92,6 +93,15 @@ def describe_fakes() -> dict[str, Any]:
     return {fake_gpu.KEY: {"found": found, "left_out": fake_gpu.LEFT_OUT}} if found else {}
 
 
+def describe_infiniband(devices: Path = Path("/sys/class/infiniband")) -> dict[str, Any]:
+    """Each port by its name, such as `mlx5_0/1`: state, rate and link layer in the driver's words. Nothing without."""
+    ports = {
+        f"{port.parent.parent.name}/{port.name}": {name: _text(port / name) for name in ("state", "rate", "link_layer")}
+        for port in sorted(devices.glob("*/ports/*"))
+    }
+    return {"infiniband": ports} if ports else {}
+
+
 def load_average() -> list[float]:
     """Of the last 1, 5 and 15 minutes."""
     return [round(load, 2) for load in os.getloadavg()]
@@ -108,7 +118,20 @@ def describe_slurm() -> dict[str, str | int | None] | None:
 def describe_cpu() -> dict[str, Any]:
     affinity = sorted(os.sched_getaffinity(0))
     model = _cpu_model(Path("/proc/cpuinfo"))
-    return {"model": model, "count": os.cpu_count(), "affinity": affinity}
+    return {"model": model, "count": os.cpu_count(), "affinity": affinity, **cpu_topology()}
+
+
+def cpu_topology(system: Path = Path("/sys/devices/system")) -> dict[str, Any]:
+    """Of the whole machine; what the kernel does not say is left out. `smt`: several threads share a core now."""
+    topology = list(system.glob("cpu/cpu[0-9]*/topology"))
+    siblings = [len(numbers_in(_text(folder / "thread_siblings_list"))) for folder in topology]
+    found = {
+        "smt": {"0": False, "1": True}.get(_text(system / "cpu/smt/active")),
+        "threads_per_core": max(siblings, default=0) or None,
+        "sockets": len({_text(folder / "physical_package_id") for folder in topology} - {""}) or None,
+        "numa_nodes": len(numbers_in(_text(system / "node/online"))) or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _text(path: Path) -> str:

@@ -45,7 +45,11 @@ def test_an_a100_has_every_reading(nvml: Ask) -> None:
         "max_memory_clock_mhz": 1200,
         "ecc": True,
         "compute_mode": "default",
+        "pcie_generation": 4,
+        "pcie_width": 16,
         "numa_node": 0,
+        "nvlinks": {},
+        "warnings": [],
         "absent": {},
     }
     assert state == {

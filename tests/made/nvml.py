@@ -58,7 +58,9 @@ def two_gpus() -> Any:
     mock.nvmlDeviceGetCurrentClocksEventReasons.return_value = 0x4 | 0x40
     mock.nvmlDeviceGetFieldValues.side_effect = lambda handle, fields: [counter(field, 0) for field in fields]
     mock.nvmlDeviceGetEccMode.return_value = [1, 1]
+    mock.nvmlDeviceGetMaxPcieLinkGeneration.return_value, mock.nvmlDeviceGetCurrPcieLinkWidth.return_value = 4, 16
     mock.nvmlDeviceGetMemoryAffinity.side_effect = lambda handle, words, scope: [0, 1 << 1] + [0] * (words - 2)
+    mock.nvmlDeviceGetNvLinkState.side_effect = NOT_SUPPORTED
     mock.nvmlDeviceGetComputeMode.return_value = 3
     mock.nvmlDeviceGetComputeRunningProcesses.return_value = [process(os.getpid(), 1_500_000_000)]
     return mock

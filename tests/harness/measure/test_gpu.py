@@ -101,6 +101,15 @@ def test_a_gpu_that_is_missing_is_named(nvml: Any, monkeypatch: pytest.MonkeyPat
     assert open_gpus(0, 2).absent == reason
 
 
+def test_an_index_among_gpus_of_several_kinds_warns(nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml.nvmlDeviceGetName.side_effect = lambda handle: ["NVIDIA L4", "NVIDIA A100-SXM4-80GB"][handle]
+    (warning,) = open_gpu().describe()["warnings"]
+    assert "NVIDIA A100-SXM4-80GB, NVIDIA L4" in warning
+    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in warning
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert open_gpu().describe()["warnings"] == []
+
+
 # ---- what it says
 
 
@@ -130,16 +139,30 @@ def test_an_a100_in_its_units(nvml: Any) -> None:
         "max_memory_clock_mhz": 2619,
         "ecc": True,
         "compute_mode": "exclusive_process",
+        "pcie_generation": 4,
+        "pcie_width": 16,
         "numa_node": 65,
+        "nvlinks": {},
+        "warnings": [],
         "absent": {},
     }
     nvml.nvmlDeviceGetMemoryAffinity.side_effect = lambda handle, words, scope: [0b11] + [0] * (words - 1)
-    assert open_gpu().describe()["numa_node"] is None, "two nodes are as near"
+    assert "numa_node" not in open_gpu().describe(), "two nodes are as near"
 
 
-def test_older_drivers_have_the_older_temperature_and_a_new_reason_is_its_number(nvml: Any) -> None:
-    nvml.nvmlDeviceGetCurrentClocksEventReasons.return_value = 0x2 | 0x20 | 0x800
-    nvml.nvmlDeviceGetTemperatureV.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+def test_active_links_are_counted_by_their_other_end(nvml: Any) -> None:
+    """Of four links the second is off; an A100 has no fifth, and says so."""
+    nvml.nvmlDeviceGetNvLinkState.side_effect = [1, 0, 1, 1, pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)]
+    ends = {0: b"00000000:3B:00.0", 2: b"00000000:C5:00.0", 3: b"00000000:3B:00.0"}
+    nvml.nvmlDeviceGetNvLinkRemotePciInfo.side_effect = lambda _, link: pynvml.nvmlPciInfo_t(busId=ends[link])
+    assert open_gpu().describe()["nvlinks"] == {"00000000:3B:00.0": 2, "00000000:C5:00.0": 1}
+
+
+def test_older_drivers_have_the_older_names(nvml: Any) -> None:
+    missing = pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    nvml.nvmlDeviceGetCurrentClocksEventReasons.side_effect = missing
+    nvml.nvmlDeviceGetCurrentClocksThrottleReasons.return_value = 0x2 | 0x20 | 0x800
+    nvml.nvmlDeviceGetTemperatureV.side_effect = missing
     nvml.nvmlDeviceGetTemperature.return_value = 55
     state = open_gpu().state()
     assert state["throttle_reasons"] == ("applications_clocks_setting", "sw_thermal_slowdown", "0x800")
@@ -165,6 +188,7 @@ def test_other_processes(nvml: Any, pids: list[int], others: int) -> None:
 # ---- what it refuses
 
 
+@pytest.mark.parametrize("error", [NOT_SUPPORTED, pynvml.NVMLLibraryMismatchError("Not Supported")], ids=type)
 @pytest.mark.parametrize(
     ("function", "lost"),
     [
@@ -174,10 +198,13 @@ def test_other_processes(nvml: Any, pids: list[int], others: int) -> None:
         ("nvmlDeviceGetComputeRunningProcesses", {"processes", "other_processes", "device_used_bytes"}),
         ("nvmlDeviceGetEccMode", {"ecc"}),
         ("nvmlDeviceGetMigMode", {"mig"}),
+        ("nvmlDeviceGetMaxPcieLinkGeneration", {"pcie_generation"}),
     ],
 )
-def test_what_a_card_refuses_costs_itself_alone(nvml: Any, function: str, lost: set[str]) -> None:
-    getattr(nvml, function).side_effect = NOT_SUPPORTED
+def test_what_a_card_or_an_older_driver_refuses_costs_itself_alone(
+    nvml: Any, function: str, lost: set[str], error: Exception
+) -> None:
+    getattr(nvml, function).side_effect = error
     for gpu in (open_gpu(), open_gpus(0, 2)):
         assert (gpu.process_bytes() is None) == ("processes" in lost)
         assert (gpu.energy_joules() is None) == ("energy_joules" in lost)
@@ -333,7 +360,8 @@ def test_forbidden_and_broken_gpus_cost_nothing(nvml: Any, monkeypatch: pytest.M
     nvml.nvmlDeviceGetUUID.side_effect = lambda handle: f"GPU-{handle}"
     for visible in ("1", "GPU-2"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert open_gpu().describe()["index"] == 2
+        description = open_gpu().describe()
+        assert (description["index"], description["warnings"]) == (2, [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert open_gpu().absent == "NVML does not open GPU '0': GPU is lost"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")

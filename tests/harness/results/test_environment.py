@@ -13,8 +13,10 @@ import pytest
 from harness.paths import REPOSITORY
 from harness.results.environment import (
     code_digests,
+    cpu_topology,
     describe_environment,
     describe_git,
+    describe_infiniband,
     describe_slurm,
     is_code_on_disk,
     is_same_code,
@@ -122,6 +124,32 @@ def test_local() -> None:
     assert (environment["cpu"]["model"] or "") in Path("/proc/cpuinfo").read_text()
     assert environment["memory_total_bytes"] == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert len(environment["load_average"]) == 3
+
+
+def test_ports_of_infiniband(tmp_path: Path) -> None:
+    port = tmp_path / "mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    for name, text in (("state", "4: ACTIVE\n"), ("rate", "400 Gb/sec (4X NDR)\n"), ("link_layer", "InfiniBand\n")):
+        (port / name).write_text(text)
+    found = {"state": "4: ACTIVE", "rate": "400 Gb/sec (4X NDR)", "link_layer": "InfiniBand"}
+    assert describe_infiniband(tmp_path) == {"infiniband": {"mlx5_0/1": found}}
+    assert describe_infiniband(tmp_path / "none") == {}
+
+
+def test_the_topology_of_two_sockets_with_two_threads_per_core(tmp_path: Path) -> None:
+    """CPU 0 and 2, and 1 and 3, are a core each. Nothing is said where sysfs is not there."""
+    for cpu in range(4):
+        folder = tmp_path / f"cpu/cpu{cpu}/topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text(f"{cpu % 2}\n")
+        (folder / "thread_siblings_list").write_text(f"{cpu % 2},{cpu % 2 + 2}\n")
+    for name, text in {"cpu/smt/active": "1\n", "node/online": "0-1,4\n"}.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    assert cpu_topology(tmp_path) == {"smt": True, "threads_per_core": 2, "sockets": 2, "numa_nodes": 3}
+    (tmp_path / "cpu/smt/active").write_text("0\n")
+    assert cpu_topology(tmp_path)["smt"] is False
+    assert cpu_topology(tmp_path / "nothing") == {}
 
 
 def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
