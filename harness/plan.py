@@ -71,6 +71,7 @@ LONGEST_S = 1e6
 MOST_REPLICATES = 1000
 FIRST_SHORT_REPLICATE = 3
 """From this one on only what a ratio needs is measured: three processes are enough for a median of all else."""
+MOST_VARIANTS = 10_000
 MOST_MEASUREMENTS = 100_000
 """Of one job; at a minute each they take ten weeks."""
 

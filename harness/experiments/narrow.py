@@ -1,6 +1,7 @@
 """What a command line or a preset asks of the axes of its cells, and what is wrong with it. Pure."""
 
 import argparse
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -230,6 +231,8 @@ def _fields(named: Iterable[tuple[str, dict[str, FieldInfo]]]) -> dict[str, list
 
 def _wrong_value(value: Scalar, fields: Sequence[FieldInfo]) -> str | None:
     """None where one of them takes it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "too large for a number"
     problems = [field_problem(value, field) for field in fields]
     return None if None in problems else problems[0]
 

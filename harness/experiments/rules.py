@@ -4,6 +4,7 @@
 measure is declared in harness/work/.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from harness.experiments.narrow import places_of, require_valid
 from harness.experiments.presets import cells_of, narrowing_of_part
 from harness.experiments.source import Keys, Problem, Source
 from harness.experiments.words import field_problem, field_words, shape_problems
-from harness.plan import CPU, FRAMEWORKS, Framework, Frozen, MeasurementSettings
+from harness.plan import CPU, FRAMEWORKS, MOST_VARIANTS, Framework, Frozen, MeasurementSettings
 from harness.results.sequential import why_no_design
 from harness.suggest import valid_names
 from harness.work.applies import why_not_precision
@@ -404,6 +405,9 @@ def _check_variants(number: int, given: UseCaseConfig, benchmark_name: str, conf
         for framework in FRAMEWORKS:
             if {*config.runs.get(framework, ()), *config.quick.runs.get(framework, ())} - _run_names(framework).keys():
                 continue  # which is told where they stand
+            if too_many := _too_many(config, framework, benchmark_name, number, quick=quick):
+                yield source.problem(keys, too_many, at_key=True)
+                continue
             try:
                 found = list(combinations(config, framework, benchmark_name, number, quick=quick))
                 reasons = dict.fromkeys(one.why_not for one in found)
@@ -416,6 +420,21 @@ def _check_variants(number: int, given: UseCaseConfig, benchmark_name: str, conf
                 yield source.problem((*keys, "exclude"), f"{when}exclude leaves {what}", at_key=True)
             else:
                 yield source.problem(keys, f"{when}{what}: {next(iter(reasons))}", at_key=True)
+
+
+def _too_many(config: Config, framework: Framework, benchmark_name: str, number: int, *, quick: bool) -> str | None:
+    """Before any is made. Of what `exclude` leaves out nothing is known then."""
+    axes = config.use_case(number, quick=quick)
+    of_options = math.prod(len(values) for values in axes.options.values())
+    of_models = sum(
+        len(config.batch_sizes(benchmark_name, model, number, quick=quick))
+        for model in config.models(benchmark_name, quick=quick)
+    )
+    modes = config.modes(framework, benchmark_name, number, quick=quick)
+    count = of_options * of_models * len(axes.precisions) * len(modes)
+    if count > MOST_VARIANTS:
+        return f"{count:,} variants for {framework} on {benchmark_name}; must be at most {MOST_VARIANTS:,}"
+    return None
 
 
 def _check_protocols(config: Config, source: Source) -> Problems:

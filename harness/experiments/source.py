@@ -1,12 +1,13 @@
 """A YAML file as plain data, together with the place (line and column) of every key and value in it.
 
 Plain scalars follow YAML 1.2, not PyYAML's 1.1: `1e-3` is a number, `no` and `on` are text, `1:30` is not 90.
-Lists become tuples. What is wrong in the text itself (a key or list entry given twice, an alias, a number that is not
+Lists become tuples. What is wrong in the text itself (a key or list entry given twice, a number that is not
 finite) is collected in `Source.problems`, so that it can be reported together with what is found later.
 """
 
 import math
 import re
+import stat
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,14 @@ INTEGER = re.compile(r"[-+]?[0-9]+")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 MAY_REPEAT = frozenset({"setup"})
 """Lists of shell lines: `fi` may well stand there twice."""
-LARGEST_FILE_BYTES = 200_000
-"""A file of 2,500 GPUs has half of it."""
+LARGEST_FILE_BYTES = 1_000_000
+LARGEST_READ_TWICE = 100_000
+"""Characters. PyYAML's own parser takes a second for so many."""
 MOST_DIGITS = 18
 """Of a whole number; a computer's own have no more."""
+TOO_LARGE = "too large for a number"
+MOST_VALUES = 30_000
+"""With what aliases repeat. A file of 2,500 GPUs has a tenth of it."""
 PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
 
 
@@ -153,29 +158,28 @@ def read_source(path: Path) -> Source:
     """Raises ConfigError: no such file, not text, too large, empty, or a syntax error (with its place)."""
     name = printable(_short_name(path))
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE_BYTES + 1)
-        text = content.decode()
+        text = _read(path).decode()
     except FileNotFoundError as error:
         raise ConfigError(f"{name}: no such file; name another with --config FILE") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name}: byte {error.start}: not UTF-8 text; save the file as UTF-8") from error
     except OSError as error:
         raise ConfigError(f"{name}: cannot be read: {error.strerror or error}") from error
-    if len(content) > LARGEST_FILE_BYTES:
-        limit = f"{LARGEST_FILE_BYTES / 1e3:.0f} kB"
+    if len(text) > LARGEST_FILE_BYTES:
+        limit = f"{LARGEST_FILE_BYTES / 1e6:.0f} MB"
         raise ConfigError(f"{name}: the file is larger than {limit}, so it is not a configuration of this project")
     too_deep = ConfigError(f"{name}: its lists or mappings are nested too deep to be read")
     try:
-        root = yaml.compose(text, Loader=yaml.CBaseLoader)
+        root = _compose(text)
     except RecursionError as error:
         raise too_deep from error
     except yaml.MarkedYAMLError as error:
         raise ConfigError(_syntax_error(name, text, error)) from error
     except yaml.reader.ReaderError as error:
-        line, column = _line_and_column(content[: error.position].decode())
+        line, column = _line_and_column(text, error.position)
+        character = text[error.position]
         rule = "must be removed: YAML takes no control characters"
-        raise ConfigError(f"{name}:{line}:{column}: the character U+{error.character:04X}: {rule}") from error
+        raise ConfigError(f"{name}:{line}:{column}: the character U+{ord(character):04X}: {rule}") from error
     if root is None:
         raise ConfigError(f"{name}:1:1: the file is empty; copy the project's own and edit that")
     source = Source(name=name)
@@ -186,6 +190,26 @@ def read_source(path: Path) -> Source:
     return source
 
 
+def _read(path: Path) -> bytes:
+    """One byte more than is allowed at the most. A pipe is waited for only where a shell has opened it already."""
+    mode = path.stat().st_mode
+    is_open_pipe = stat.S_ISFIFO(mode) and path.is_relative_to("/dev")
+    if not (stat.S_ISREG(mode) or is_open_pipe):
+        raise OSError("Is a directory" if stat.S_ISDIR(mode) else "not a regular file")
+    with path.open("rb") as file:
+        return file.read(LARGEST_FILE_BYTES + 1)
+
+
+def _compose(text: str) -> yaml.Node | None:
+    """By libyaml, where PyYAML has it: ten times as fast. What it refuses is read again for the better message."""
+    try:
+        return yaml.compose(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+    except yaml.YAMLError:
+        if len(text) > LARGEST_READ_TWICE:
+            raise
+        return yaml.compose(text, Loader=yaml.BaseLoader)
+
+
 def plain_value(text: str) -> str | int | float | bool | None:
     """What a text without quotes stands for."""
     if NULL.fullmatch(text):
@@ -193,7 +217,7 @@ def plain_value(text: str) -> str | int | float | bool | None:
     if boolean := BOOLEAN.fullmatch(text):
         return boolean["true"] is not None
     if INTEGER.fullmatch(text):
-        return int(text) if len(text) <= MOST_DIGITS else float(text)
+        return int(text)
     return float(text) if FLOAT.fullmatch(text) else text
 
 
@@ -202,22 +226,31 @@ class _Builder:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.seen: set[yaml.Node] = set()
+        self.above: list[yaml.Node] = []
+        self.values = 0
 
     def build(self, node: yaml.Node, keys: Keys, dotted: str) -> Any:
+        """Raises ConfigError where there are too many values, which a few lines of aliases can be."""
+        self.values += 1
+        if self.values > MOST_VALUES:
+            place = f"{self.source.name}:{_place(node).line}:{_place(node).column}"
+            raise ConfigError(f"{place}: {dotted}: more than {MOST_VALUES:,} values, counting what aliases repeat")
         self.source.values[keys] = _place(node)
         self.source.dotted[keys] = dotted
-        if node in self.seen:
-            self._note(node, dotted, "", "an alias (*name) stands for it elsewhere; write it out there")
+        if node in self.above:
+            self._note(node, dotted, "", "an alias (*name) must not stand inside what it names")
             return None
-        self.seen.add(node)
         if node.tag not in PLAIN_TAGS:
             self._note(node, dotted, shown(node.tag), "a tag means nothing here; leave it out")
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, keys, dotted)
-        if isinstance(node, yaml.SequenceNode):
-            return self._sequence(node, keys, dotted)
-        return self._scalar(node, dotted)
+        self.above.append(node)
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, keys, dotted)
+            if isinstance(node, yaml.SequenceNode):
+                return self._sequence(node, keys, dotted)
+            return self._scalar(node, dotted)
+        finally:
+            self.above.pop()
 
     def _mapping(self, node: yaml.MappingNode, keys: Keys, dotted: str) -> dict[str | int, Any]:
         data: dict[str | int, Any] = {}
@@ -251,11 +284,23 @@ class _Builder:
     def _scalar(self, node: yaml.Node, dotted: str) -> str | int | float | bool | None:
         text: str = node.value
         if getattr(node, "style", None):  # in quotes, or a block of text
-            return text
+            return self._whole_characters(node, text, dotted)
+        if INTEGER.fullmatch(text) and len(text.lstrip("+-0")) > MOST_DIGITS:
+            rule = f"{TOO_LARGE}: it has more than {MOST_DIGITS} digits"
+            self._note(node, dotted, shortened(text), rule)
+            return int(text[:MOST_DIGITS])
         value = plain_value(text)
         if isinstance(value, float) and not math.isfinite(value):
-            self._note(node, dotted, shortened(text), "too large for a number")
+            self._note(node, dotted, shortened(text), TOO_LARGE)
         return value
+
+    def _whole_characters(self, node: yaml.Node, text: str, dotted: str) -> str:
+        """JSON writes a character beyond U+FFFF as two halves, each escaped."""
+        try:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            self._note(node, dotted, shown(text), "must be valid Unicode text; this is half a character")
+            return printable(text)
 
     def _note(self, node: yaml.Node, where: str, value: str, rule: str) -> None:
         self.source.problems.append(Problem(place=_place(node), where=where, value=value, rule=rule))
@@ -270,9 +315,9 @@ def _short_name(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def _line_and_column(before: str) -> tuple[int, int]:
-    """Of what follows that text."""
-    return before.count("\n") + 1, len(before) - before.rfind("\n")
+def _line_and_column(text: str, position: int) -> tuple[int, int]:
+    before = text[:position]
+    return before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1
 
 
 def _syntax_error(name: str, text: str, error: yaml.MarkedYAMLError) -> str:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from harness.experiments.source import Keys, Problem, Source
+from harness.experiments.source import TOO_LARGE, Keys, Problem, Source
 from harness.suggest import valid_names
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -47,7 +47,7 @@ def read_shape(source: Source, model: type[Model]) -> Model:
     try:
         shaped = model.model_validate(source.data, strict=True)
     except ValidationError as error:
-        unread = {problem.place for problem in problems}
+        unread = {problem.place for problem in problems if problem.rule.startswith(TOO_LARGE)}
         of_shape = [problem for problem in shape_problems(error, model, source) if problem.place not in unread]
         raise source.error([*problems, *of_shape]) from error
     if problems:

@@ -1,5 +1,6 @@
 """experiments.yaml with something wrong: each key and each value of two configurations, bombs, and odd files."""
 
+import os
 import random
 import re
 from collections.abc import Iterator
@@ -103,7 +104,7 @@ def cases(draw: random.Random, folder: Path) -> Cases:
         )
     for name, content in _files():
         yield Case(name, lambda content=content: _judged(path, content, True, needs_place=False))
-    for name in ("/dev/zero", "/dev/urandom", "/dev/null", str(folder), "/proc/self/mem"):
+    for name in ("/dev/zero", "/dev/urandom", "/dev/null", str(folder), "/proc/self/mem", str(folder / "fifo")):
         yield Case(name, lambda name=name: _judged_path(folder, Path(name)))
 
 
@@ -201,6 +202,8 @@ def _judged(path: Path, content: bytes, refused: bool, *, needs_place: bool = Tr
 
 
 def _judged_path(folder: Path, path: Path) -> str | None:
+    if path.name == "fifo" and not path.exists():
+        os.mkfifo(path)
     try:
         load_config(path)
     except ConfigError:

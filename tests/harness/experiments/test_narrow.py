@@ -161,15 +161,17 @@ did you mean epochs?
 --set replicates=7 | 1
 --set replicates=7: 7 replicates are no design: a ratio is looked at after 4,
 --set learning_rate=1e999 | 1
---set learning_rate=inf: must be at most 1000000000
+--set learning_rate=inf: too large for a number
 --set epochs=2 --set epochs=3 | 1
 --set epochs: given twice
 --execution_mode loop.eager --batch_size 32 | 3
 nothing to measure: cifar10_3 has no variant for torch with all of --batch_size 32 --execution_mode loop.eager
+--execution_mode loop.eager --batch_size 32 | 3
+Without --batch_size there would be 8 + 4, without --execution_mode there would be 4 + 4.
 --model resnet18 | 3
 nothing to measure: cifar10_3 has no variant for jax and torch with all of --model resnet18: BatchNorm mixes the samples
 --model resnet18 | 3
-so a per-sample gradient is not defined. Leave one of these flags out.
+so a per-sample gradient is not defined. Without --model there would be 8 + 12.
 """.strip().splitlines()
 
 
