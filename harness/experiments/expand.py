@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from harness.errors import ConfigError
@@ -303,22 +303,40 @@ def _comparisons(
 def _why_nothing(
     config: Config, selection: Selection, cells: Sequence[tuple[str, int]], frameworks: Sequence[Framework]
 ) -> str:
-    """All that is asked for exists, but no cell has it together. Said of the first."""
+    """All that is asked for exists, but no cell has it together. Said of the first, with the flags whose absence would
+    leave something."""
     benchmark, number = cells[0]
     quick, narrowing = selection.quick, selection.narrowing
-    own_of = narrowed(config, benchmark, number, frameworks, narrowing, quick=quick)
-    asked = {
-        one: [found.why_not for found in combinations(config, one, benchmark, number, quick=quick, narrowing=own)]
-        for one, own in own_of.items()
-    }
+
+    def found(of: Narrowing) -> dict[Framework, list[Combination]]:
+        own_of = narrowed(config, benchmark, number, frameworks, of, quick=quick)
+        return {
+            one: list(combinations(config, one, benchmark, number, quick=quick, narrowing=own))
+            for one, own in own_of.items()
+        }
+
+    asked = {one: [combination.why_not for combination in of_one] for one, of_one in found(narrowing).items()}
     lacking = [framework for framework, reasons in asked.items() if None not in reasons]
     reasons = dict.fromkeys(reason for framework in lacking for reason in asked[framework])
+    ways_out = []
+    for axis in fields(narrowing):
+        if axis.name in ("settings", "devices", "batch") or not getattr(narrowing, axis.name):
+            continue
+        less: dict[str, Any] = {axis.name: ()}
+        without = {one: _count(of_one) for one, of_one in found(replace(narrowing, **less)).items()}
+        if all(without.values()):
+            flag = replace(ALL, **{axis.name: getattr(narrowing, axis.name)}).flags()[0]
+            ways_out.append(f"without {flag} there would be {' + '.join(map(str, without.values()))}")
     where = f"{benchmark}_{number}" + (" and the other cells asked for" if len(cells) > 1 else "")
     return (
         f"nothing to measure: {where} has no variant for {' and '.join(lacking)} with all of "
-        f"{' '.join(narrowing.flags())}: {'; '.join(map(str, reasons)) or 'they are not in one benchmark'}. "
-        f"Leave one of these flags out."
+        f"{' '.join(narrowing.flags())}: {'; '.join(map(str, reasons)) or 'they are not in one benchmark'}"
+        f"{'. ' if ways_out else ''}{', '.join(ways_out).capitalize()}."
     )
+
+
+def _count(found: Iterable[Combination]) -> int:
+    return sum(one.why_not is None for one in found)
 
 
 def _screening(config: Config, framework: Framework, number: int, protocol: MeasurementSettings) -> Screening | None:

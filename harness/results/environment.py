@@ -52,6 +52,9 @@ SLURM_VARIABLES = {
     "job_gpus": "SLURM_JOB_GPUS",
     "step_gpus": "SLURM_STEP_GPUS",
 }
+SLURM_COUNTS = frozenset(
+    {"restart_count", "nodes", "tasks", "task", "cpus_per_task", "memory_per_node_mb", "gpus_on_node"}
+)
 
 
 def describe_environment(repository: Path = REPOSITORY) -> dict[str, Any]:
@@ -111,8 +114,15 @@ def describe_slurm() -> dict[str, str | int | None] | None:
     """None outside a Slurm job. The restart count, which Slurm leaves unset at first, is 0 then."""
     if "SLURM_JOB_ID" not in os.environ:
         return None
-    values = {name: os.environ.get(variable) for name, variable in SLURM_VARIABLES.items()}
-    return values | {"restart_count": int(values["restart_count"] or 0)}
+    values: dict[str, str | int | None] = {}
+    for name, variable in SLURM_VARIABLES.items():
+        text = os.environ.get(variable)
+        values[name] = _count(text) if name in SLURM_COUNTS else text
+    return values | {"restart_count": values["restart_count"] or 0}
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
 def describe_cpu() -> dict[str, Any]:
@@ -234,10 +244,15 @@ def relevant_variables() -> dict[str, str]:
 
 def _git(repository: Path, *arguments: str) -> str:
     # Without the optional locks, `status` writes nothing: many jobs may share one checkout.
-    in_english = os.environ | {"LC_ALL": "C"}
     command = ["git", "--no-optional-locks", "-C", str(repository), *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5, env=in_english)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5, env=_git_environment())
     return done.stdout.strip()
+
+
+def _git_environment() -> dict[str, str]:
+    """English messages; and nothing of a git hook that runs us, which would answer for another repository."""
+    of_a_hook = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}
+    return {name: value for name, value in os.environ.items() if name not in of_a_hook} | {"LC_ALL": "C"}
 
 
 def _cpu_model(cpuinfo: Path) -> str | None:

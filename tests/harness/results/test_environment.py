@@ -43,12 +43,6 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def write_files(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
 def test_code_is_known_by_its_contents(tmp_path: Path) -> None:
     paths = ("harness/measure/clock.py", "harness/work/__init__.py", "jax_runner/device.py", "torch_runner/run.py")
     write_files(tmp_path, dict.fromkeys((*paths, "harness/measure/notes.txt", "harness/job.py"), "x = 1\n"))
@@ -95,9 +89,10 @@ def test_code_is_on_disk_where_all_of_it_is() -> None:
         assert not is_code_on_disk(other, disk)
 
 
-def test_git_clean_then_dirty(repository: Path) -> None:
+def test_git_clean_then_dirty(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ["git", "-C", str(repository), "rev-parse", "HEAD"]
     commit = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    monkeypatch.setenv("GIT_DIR", "/nonexistent")  # of a hook, which does not answer for us
     assert len(commit) == 40
     assert describe_git(repository) == {"commit": commit, "clean": True, "absent": None}
     (repository / "new.py").write_text("")  # which git does not know
@@ -126,26 +121,26 @@ def test_local() -> None:
     assert len(environment["load_average"]) == 3
 
 
+def write_files(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
 def test_ports_of_infiniband(tmp_path: Path) -> None:
-    port = tmp_path / "mlx5_0/ports/1"
-    port.mkdir(parents=True)
-    for name, text in (("state", "4: ACTIVE\n"), ("rate", "400 Gb/sec (4X NDR)\n"), ("link_layer", "InfiniBand\n")):
-        (port / name).write_text(text)
     found = {"state": "4: ACTIVE", "rate": "400 Gb/sec (4X NDR)", "link_layer": "InfiniBand"}
+    write_files(tmp_path, {f"mlx5_0/ports/1/{name}": f"{text}\n" for name, text in found.items()})
     assert describe_infiniband(tmp_path) == {"infiniband": {"mlx5_0/1": found}}
     assert describe_infiniband(tmp_path / "none") == {}
 
 
 def test_the_topology_of_two_sockets_with_two_threads_per_core(tmp_path: Path) -> None:
     """CPU 0 and 2, and 1 and 3, are a core each. Nothing is said where sysfs is not there."""
+    files = {"cpu/smt/active": "1\n", "node/online": "0-1,4\n"}
     for cpu in range(4):
-        folder = tmp_path / f"cpu/cpu{cpu}/topology"
-        folder.mkdir(parents=True)
-        (folder / "physical_package_id").write_text(f"{cpu % 2}\n")
-        (folder / "thread_siblings_list").write_text(f"{cpu % 2},{cpu % 2 + 2}\n")
-    for name, text in {"cpu/smt/active": "1\n", "node/online": "0-1,4\n"}.items():
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text(text)
+        files[f"cpu/cpu{cpu}/topology/physical_package_id"] = f"{cpu % 2}\n"
+        files[f"cpu/cpu{cpu}/topology/thread_siblings_list"] = f"{cpu % 2},{cpu % 2 + 2}\n"
+    write_files(tmp_path, files)
     assert cpu_topology(tmp_path) == {"smt": True, "threads_per_core": 2, "sockets": 2, "numa_nodes": 3}
     (tmp_path / "cpu/smt/active").write_text("0\n")
     assert cpu_topology(tmp_path)["smt"] is False
@@ -160,9 +155,10 @@ def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = describe_environment()
     assert (environment["scheduler"], environment["node"]) == ("slurm", "gpu07")
     found = {name: value for name, value in environment["slurm"].items() if value is not None}
-    assert found == {"job_id": "4711", "nodelist": "gpu[07-08]", "nodes": "2", "restart_count": 2}
-    monkeypatch.delenv("SLURM_RESTART_COUNT")
-    assert describe_slurm()["restart_count"] == 0
+    assert found == {"job_id": "4711", "nodelist": "gpu[07-08]", "nodes": 2, "restart_count": 2}
+    for odd in ("z", "", "-1", "9" * 5000):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", odd)
+        assert describe_slurm()["restart_count"] == 0
 
 
 def test_variables_that_matter_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
