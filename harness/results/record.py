@@ -23,6 +23,7 @@ from harness.packs import record_text
 from harness.paths import Results
 from harness.plan import LONGEST_S, DataKind, Frozen, Measurement, Registration
 from harness.results.fake_gpu import HEADLINE, is_for_fakes, is_of_a_fake
+from harness.results.known_environment import require_known
 
 SCHEMA_VERSION: Literal[2] = 2
 
@@ -416,6 +417,10 @@ def read_record(path: Path) -> Record:
             f"{path}: not a record of schema {SCHEMA_VERSION}: {in_words(error)}. "
             f"It is left alone and counts as not measured."
         ) from error
+    if odd := _odd_outside_the_schema(record):
+        raise RecordError(
+            f"{path}: not a record of schema {SCHEMA_VERSION}: {odd}. It is left alone and counts as not measured."
+        )
     if is_of_a_fake(record.environment) and not is_for_fakes(path):
         raise RecordError(f"{path}: {HEADLINE}. It is left alone and counts as not measured.")
     return record
@@ -427,6 +432,22 @@ def readable_record(path: Path) -> Record | None:
         return read_record(path)
     except RecordError:
         return None
+
+
+def _odd_outside_the_schema(record: Record) -> str | None:
+    """What the schema leaves open, so that a measurement is never lost over it, and who reads takes for granted."""
+    for name in ("started_at", "ended_at"):
+        try:
+            is_time = datetime.fromisoformat(getattr(record, name)).tzinfo is not None
+        except ValueError:
+            is_time = False
+        if not is_time:
+            return f"{name}: must be a time with its zone (ISO 8601)"
+    try:
+        require_known(record.environment)
+    except ValidationError as error:
+        return f"environment.{in_words(error)}"
+    return None
 
 
 def find_settled_record(

@@ -14,7 +14,6 @@ from harness.errors import DataError, RecordError
 from harness.results.parity import ParityMetadata, ParityNumbers, key_of
 from harness.results.parity_file import read_parity, write_parity
 from harness.work import datasets
-from harness.work.array_files import block_digests
 from harness.work.datasets import DataFiles, DataSource, labelled_images
 from tests.bad_inputs.campaign import ODD_VALUES, Case, Cases, changed_file, judged_text, leaves, with_value
 from tests.made.report_records import record
@@ -42,14 +41,11 @@ def cases(draw: random.Random, folder: Path) -> Cases:
     for path in (files.manifest, files.array("train", "images"), files.array("test", "labels")):
         for name, changed in _damages(draw, path.read_bytes()):
             yield _case(f"{path.name}: {name}", files, path, changed)
-        yield _case(f"{path.name}: a pipe", files, path, None)
     content = json.loads(files.manifest.read_text())
     for keys in leaves(content):
         value = draw.choice([..., *ODD_VALUES])
         changed = json.dumps(with_value(content, keys, value)).encode()
         yield _case(f"manifest {'.'.join(map(str, keys))} = {str(value)[:40]!r}", files, files.manifest, changed)
-    for name, array in _odd_arrays():
-        yield Case(f"{name}, with right checksums", lambda name=name, array=array: _judged_forged(files, name, array))
     yield from _parity(draw, folder)
 
 
@@ -78,43 +74,6 @@ def _judged(files: DataFiles) -> str | None:
     except DataError as error:
         return judged_text("the terminal", str(error))
     return None
-
-
-def _odd_arrays() -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    yield "train.images", np.array(3, np.uint8)
-    yield "train.images", np.zeros((4, 8, 8, 1), np.int64)
-    yield "train.images", np.zeros((4, 8, 8, 1), ">u2")
-    yield "train.images", np.zeros((4, 64), np.uint8)
-    yield "train.images", np.zeros((0, 8, 8, 1), np.uint8)
-    yield "train.images", np.zeros((4, 8, 0, 1), np.uint8)
-    yield "train.images", np.zeros((4, 9, 8, 1), np.uint8)
-    yield "train.images", np.zeros((4, 8, 8, 1), np.complex64)
-    yield "train.images", np.zeros((4, 8, 8, 1), "S3")
-    yield "train.images", np.zeros((4, 8, 8, 1), "M8[s]")
-    yield "train.images", np.zeros((4, 8, 8, 1), bool)
-    yield "test.labels", np.zeros(3, np.int32)
-    yield "test.labels", np.zeros((2, 10), np.int32)
-    yield "test.labels", np.zeros(2, np.float32)
-    yield "train.labels", np.array(["a"] * 4)
-
-
-def _judged_forged(files: DataFiles, name: str, array: np.ndarray[Any, Any]) -> str | None:
-    part, _, array_name = name.partition(".")
-    content = json.loads(files.manifest.read_text())
-    content["arrays"][name] = {
-        "shape": array.shape,
-        "dtype": array.dtype.str,
-        "blocks": block_digests(np.atleast_1d(array)),
-    }
-    described = {key: datasets.ArrayFile.model_validate(value) for key, value in content["arrays"].items()}
-    content["sha256"] = datasets._sha256_of(described)
-    manifest = json.dumps(content).encode()
-    with changed_file(files.array(part, array_name), _saved(array)), changed_file(files.manifest, manifest):
-        try:
-            datasets.verify(SOURCE, "real", files.data_dir)
-        except DataError as error:
-            return judged_text("the terminal", str(error))
-    return f"accepted: {array.dtype} of {array.shape}"
 
 
 def _parity(draw: random.Random, folder: Path) -> Cases:

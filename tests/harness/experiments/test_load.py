@@ -201,14 +201,8 @@ MISTAKES = r"""
 26:11: use_cases.3.like: 2: not one of use_cases; valid: 1
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--hold --array=0-9]\n
 4:20: cluster.sbatch_options[0]: --hold --array=0-9: must be one long option of sbatch on one line, such as --exclusive
-?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--arr=0-9]\n
-4:20: cluster.sbatch_options[0]: --arr=0-9: --arr is short for --array, which is written by templates/base.sh.j2, or
-?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--wrap=ls]\n
-4:20: cluster.sbatch_options[0]: --wrap=ls: --wrap changes what sbatch does or says, on which main.py relies; leave it
 ? {python: /opt/jax/bin/python} -> {python: -c}
 5:19: cluster.frameworks.jax.python: -c: must be the path or name of an interpreter; `-` begins an option
-? {python: /opt/jax/bin/python} -> {setup: [exit 0]}
-5:18: cluster.frameworks.jax.setup: [exit 0]: 'exit 0' would end the job before its run
 ? {python: /opt/jax/bin/python} -> {runtime: podman}
 5:10: cluster.frameworks.jax: runtime and image go together: name both for a container, or neither
 ? {python: /opt/jax/bin/python} -> {mounts: [/scratch]}

@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 
 from harness.paths import REPOSITORY
 from harness.results.installed import LOCK_HEADER, describe_installed, read_pins
+from harness.results.known_environment import require_known
 
 LOCKS = sorted((REPOSITORY / "constraints").glob("*.txt"))
 
@@ -46,6 +47,7 @@ def test_what_is_installed_agrees_with_its_lock(tmp_path: Path, lock: Path) -> N
             "others": [],
         },
     }
+    require_known(found)
 
 
 def test_what_does_not_is_counted_and_a_few_are_named(tmp_path: Path, lock: Path) -> None:
@@ -55,6 +57,7 @@ def test_what_does_not_is_counted_and_a_few_are_named(tmp_path: Path, lock: Path
     assert (found["packages"], found["matching"]) == (11, 1)
     assert found["others"][:2] == ["jax 0.11.1 (0.12.0 in the lock)", "stranger0 1 (not in the lock)"]
     assert len(found["others"]) == 5
+    require_known({"lock": found})
 
 
 def test_without_a_lock_there_is_none(tmp_path: Path) -> None:
@@ -64,6 +67,7 @@ def test_without_a_lock_there_is_none(tmp_path: Path) -> None:
     found = describe_installed(tmp_path / "lock.txt", site)
     cuda = {"nvidia-cudnn-cu13": "9.26.0.51", "jax-cuda13-plugin": "0.10.2"}
     assert found["lock"] is None and found["packages"] == {"jax": "0.12.0"} | cuda
+    require_known(found)
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
