@@ -16,7 +16,10 @@ from harness.results.record import read_record
 from tests.made.project import copy_repository
 
 PAGE = (REPOSITORY / "docs" / "adding.md").read_text()
-MODEL = ("--benchmark", "cifar10", "--use_case", "1", "--model", "vit", "--precision", "fp32")
+MODEL = (
+    *("--benchmark", "cifar10", "--use_case", "1", "--model", "vit", "--precision", "fp32"),
+    *("--set", "epochs=1", "--set", "epoch_steps=2", "--set", "evaluation_samples=16"),
+)
 MODE = (
     *("--benchmark", "synthetic", "--use_case", "6", "--model", "mlp", "--precision", "fp32"),
     *("--formulation", "map_of_groups", "--run", "jit", "--option", "models=3"),
