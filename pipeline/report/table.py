@@ -62,12 +62,12 @@ class Table:
 WIDTH, LEAST_WIDTH = 80, 16
 """Columns of a terminal, and of its narrowest group title."""
 LEAST_NAME = 20
-"""Columns below which a name is not broken, and the other cells are."""
+"""Columns below which no name is broken: what has no room then is the other cells."""
 
 
 def terminal_table(table: Table) -> "RichTable":
-    """Heads break at blanks, and names at hyphens where the other cells would have to break; a `[...]` in a cell is
-    no markup."""
+    """Heads break at blanks, numbers before a bracket, and names at hyphens where the other cells would have to break;
+    a `[...]` in a cell is no markup."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -79,19 +79,27 @@ def terminal_table(table: Table) -> "RichTable":
         title = column.title.replace(",", "").replace(" ", "\n") if column.is_number else column.title
         found.add_column(title, justify="right" if column.is_number else "left", overflow="fold", no_wrap=place == 0)
     indent = "  " if any(line.is_group for line in table.lines) else ""
-    whole = [line for line in table.lines if not line.is_group]
-    width = max((len(indent + line.cells[0]) for line in whole), default=WIDTH)
-    room = WIDTH - sum(3 + max((len(line.cells[place]) for line in whole), default=0) for place in shown[1:])
-    width = min(width, room) if room >= LEAST_NAME else width
-    for line in table.lines:
-        style = "bold" if line.is_group else "dim" if line.is_pale else None
+    rows = [
+        line.cells if line.is_group else [_broken(line.cells[at], table.columns[at]) for at in shown]
+        for line in table.lines
+    ]
+    whole = [row for row, line in zip(rows, table.lines, strict=True) if not line.is_group]
+    widest = [
+        max(len(part) for row in whole for part in row[at].split("\n")) for at in range(len(shown) if whole else 0)
+    ]
+    room = WIDTH - sum(3 + one for one in widest[1:])
+    width = min(len(indent) + widest[0], max(room, LEAST_NAME)) if whole else WIDTH
+    for row, line in zip(rows, table.lines, strict=True):
         if line.is_group:
-            cells = ["\n".join(textwrap.wrap(line.cells[0], max(width, LEAST_WIDTH)))]
+            found.add_row(Text("\n".join(textwrap.wrap(row[0], max(width, LEAST_WIDTH)))), style="bold")
         else:
-            name = textwrap.wrap(line.cells[0], width, initial_indent=indent, subsequent_indent=indent + "  ")
-            cells = ["\n".join(name), *(line.cells[place] for place in shown[1:])]
-        found.add_row(*map(Text, cells), style=style)
+            name = textwrap.wrap(row[0], width, initial_indent=indent, subsequent_indent=indent + "  ")
+            found.add_row(*map(Text, ["\n".join(name), *row[1:]]), style="dim" if line.is_pale else None)
     return found
+
+
+def _broken(cell: str, column: Column) -> str:
+    return cell.replace(" (", "\n(") if column.is_number else cell
 
 
 LONGEST_TABULAR = 40

@@ -18,7 +18,7 @@ from pipeline.report.why_words import ON_CPU, not_explained_lines, tensor_cores_
 from pipeline.report.wording import (
     absent_lines,
     best_of,
-    choice_note,
+    choice_notes,
     differences,
     equal_names,
     milliseconds,
@@ -70,11 +70,11 @@ def modes_table(section: Section) -> Table:
         name="modes",
         title="Every execution mode in numbers",
         caption=(
-            f"Medians over processes. {choice_note(section.rows)} Compile: what the first calls took more than later "
-            "ones, with empty caches (cold) and with those of an earlier process (warm). No p95 where one call holds "
-            f"many steps: a percentile of their means is not that of a step; no p99 from fewer than "
-            f"{calls_needed(0.99)} calls. Each framework counts the memory of a steady step in its own way. "
-            "Flags: docs/reference.md says what each is; an answer names the one that matters to it."
+            f"{' '.join(['Medians over processes.', *choice_notes(section.rows)])} Compile: what the first calls took "
+            "more than later ones, with empty caches (cold) and with those of an earlier process (warm). No p95 where "
+            "one call holds many steps: a percentile of their means is not that of a step; no p99 from fewer than "
+            f"{calls_needed(0.99)} calls. Each framework counts the memory of a steady step in its own way. Flags: "
+            "docs/reference.md says what each is; an answer names the one that matters to it."
         ),
         columns=[
             *texts("mode"),

@@ -1,6 +1,7 @@
 """The report on the terminal: the answers, and with `--details` the tables of each section."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.plan import Framework
@@ -74,11 +75,14 @@ def _print_answer(one: Answer, console: "Console") -> None:
 
 
 def print_details(compared: Sequence[Section], console: "Console") -> None:
-    """The tables that fit a terminal; the page has more columns and more tables."""
+    """The tables that fit a terminal, with each caption once; the page has more columns and more tables."""
+    captions = []
     for section in compared:
         console.rule(style="dim")
         print_wrapped(console, section.setup.place, style="bold")
-        print_table(modes_table(section), console)
+        table = modes_table(section)
+        print_table(replace(table, caption="") if table.caption in captions else table, console)
+        captions.append(table.caption)
         for line in sides_table(section).lines:
             if line.cells[2]:
                 print_wrapped(console, f"{line.cells[0]}: {line.cells[2]}")
@@ -88,7 +92,8 @@ def print_details(compared: Sequence[Section], console: "Console") -> None:
 def print_table(table: Table, console: "Console") -> None:
     if table.lines:
         console.print(terminal_table(table))
-        print_wrapped(console, table.caption, style="dim")
+        if table.caption:
+            print_wrapped(console, table.caption, style="dim")
     for note in table.notes:
         print_wrapped(console, note)
 

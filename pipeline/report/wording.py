@@ -244,15 +244,15 @@ def best_of(row: Row, framework: Framework) -> str:
     return f"first of {count}" if row.is_chosen_by_screening(framework) else f"best of {count}"
 
 
-def choice_note(rows: Iterable[Row]) -> str:
-    """How the modes in the ratios were chosen. Empty where there was no choice."""
+def choice_notes(rows: Iterable[Row]) -> list[str]:
+    """How the modes in the ratios were chosen; none where there was no choice."""
     words = {best_of(row, framework).partition(" ")[0] for row in rows for framework in FRAMEWORKS}
     notes = {
         "first": "First of n: chosen by separate short runs (in brackets, a mode that had no more), so the choice "
         "cannot bias the ratio.",
         "best": "Best of n: chosen after the fact, so slightly optimistic.",
     }
-    return " ".join(note for word, note in notes.items() if word in words)
+    return [note for word, note in notes.items() if word in words]
 
 
 def absent_lines(rows: Iterable[Row]) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from harness.plan import Framework
 from harness.results.record import Record
-from pipeline.report.wording import best_of, choice_note, modes_compared
+from pipeline.report.wording import best_of, choice_notes, modes_compared
 from tests.made.report_records import record, row_of, section_of, with_result
 from tests.pipeline.report.shown import answers_of
 from tests.pipeline.watching.test_ratios import as_screening
@@ -47,7 +47,7 @@ def test_without_a_screening_the_fastest_of_the_replicates_is_chosen_and_the_not
     records = [one for one in RECORDS if not one.measurement.is_screening]
     row = row_of(records)
     assert (row.comparison.jax.execution_mode, best_of(row, "jax")) == ("taps.jit", "best of 2")
-    assert choice_note([row]).startswith("Best of n: chosen after the fact")
+    assert choice_notes([row]) == ["Best of n: chosen after the fact, so slightly optimistic."]
 
 
 def test_one_mode_that_was_not_screened_makes_it_a_choice_by_the_replicates() -> None:
