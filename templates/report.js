@@ -11,10 +11,9 @@
 
   async function draw(element) {
     const { chart, place } = element.dataset;
-    const specification = structuredClone(content.specifications[chart]);
-    const name = specification.data.name;
-    const points = content.data[place][name];
-    specification.datasets = { [name]: points };
+    const [looks, points] = content.data[place][chart];
+    const specification = structuredClone(content.specifications[looks]);
+    specification.datasets = { [chart]: points };
     if (specification.columns) {
       specification.columns = Math.max(1, Math.floor(element.clientWidth / smallMultiple));
     }

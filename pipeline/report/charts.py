@@ -299,10 +299,11 @@ TERM_COLORS: dict[Term, str] = {
 
 def time_by_class(points: Points, *, on_device: bool) -> Chart:
     """Of a section's explained modes, whose rows name the framework."""
-    words = [term_words(term, on_device=on_device) for term in TERMS]
+    there = {point["term"] for point in points}
+    colors = {word: TERM_COLORS[term] for term in TERMS if (word := term_words(term, on_device=on_device)) in there}
     bar: Spec = {
         "x": {"field": "ms", **_numbers("ms of a step"), "stack": True},
-        "color": _scaled("term", words, list(TERM_COLORS.values())) | {"legend": {"columns": 1, "labelLimit": 0}},
+        "color": _scaled("term", [*colors], [*colors.values()]) | {"legend": {"columns": 1, "labelLimit": 0}},
         "order": {"field": "term_order", "type": "quantitative"},
         "tooltip": _tooltip("variant", "framework", "mode", "term", "ms", "count"),
     }

@@ -16,7 +16,7 @@ from harness.results.record import Record
 from pipeline.report import wording
 from pipeline.report.answer import Answer, Group, groups_of, place_on_axis
 from pipeline.report.calibration import CalibratedDevices, trust_sentences
-from pipeline.report.charts import PAGE, Chart, specification
+from pipeline.report.charts import PAGE, Chart, Spec, specification
 from pipeline.report.compare import NAMES, Section, Setup
 from pipeline.report.environments import environments_table, versions_and_days
 from pipeline.report.figures import section_charts
@@ -188,13 +188,19 @@ def _filters(places: Sequence[Place]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _chart_data(places: Sequence[Place], overall: Mapping[str, Chart]) -> dict[str, Any]:
-    """Specifications once for each kind of chart, data once for each section, and for what is of all sections."""
+    """Specifications once for all charts that look alike; of each section, and of what is of all sections, by the name
+    of each chart which specification has its look, and its points."""
+    specifications: list[Spec] = []
+
+    def looks_of(chart: Chart) -> int:
+        found = specification(chart, PAGE)
+        if found not in specifications:
+            specifications.append(found)
+        return specifications.index(found)
+
     of_places = {place.id: place.charts for place in places} | {"overall": [*overall.values()]}
-    charts = {chart.name: chart for of_place in of_places.values() for chart in of_place}
-    return {
-        "specifications": {name: specification(chart, PAGE) for name, chart in charts.items()},
-        "data": {id_: {one.name: one.points for one in of_place} for id_, of_place in of_places.items()},
-    }
+    data = {id_: {one.name: [looks_of(one), one.points] for one in of_place} for id_, of_place in of_places.items()}
+    return {"specifications": specifications, "data": data}
 
 
 def _safe_json(content: Any) -> str:

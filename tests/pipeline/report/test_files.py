@@ -251,7 +251,7 @@ def test_nothing_in_a_record_can_break_the_page() -> None:
     assert len(re.findall("<script", html)) - len(re.findall(r"<script", html.split("<script>")[1])) == 3
     data = re.search(r'<script type="application/json" id="charts">(.*?)</script>', html, re.DOTALL)
     charts = json.loads(data[1])
-    assert {point["place"] for point in charts["data"]["s0"]["ratio"]} == {"cnn-b100-fp32", "cnn-b200-fp32"}
+    assert {point["place"] for point in charts["data"]["s0"]["ratio"][1]} == {"cnn-b100-fp32", "cnn-b200-fp32"}
 
 
 def test_a_page_of_nothing_but_failures() -> None:

@@ -2,17 +2,20 @@
 
 import csv
 import io
+import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from harness.results.record import Record
+from pipeline.report.charts import TERM_COLORS
 from pipeline.report.compare import sections
 from pipeline.report.csv_files import why_csv_text
 from pipeline.report.figures import section_charts
 from pipeline.report.why import TERMS, Terms, Why, terms_of, why_of
-from pipeline.report.why_words import not_explained_lines, why_sentence
+from pipeline.report.why_words import OUTSIDE_OF_OPERATORS, TERM_WORDS, not_explained_lines, why_sentence
 from tests.made.explained_records import (
     ADD,
     ALL_REDUCE,
@@ -23,7 +26,7 @@ from tests.made.explained_records import (
     explanation,
     launch_bound_pair,
 )
-from tests.made.report_records import csv_lines, passed, row_of, with_result
+from tests.made.report_records import CPU, csv_lines, passed, row_of, with_result
 from tests.pipeline.report.shown import page_of
 
 
@@ -263,6 +266,21 @@ def test_bars_of_both_sides_add_up_to_their_steps() -> None:
     for point in bars.points:
         ms[point["framework"]] = ms.get(point["framework"], 0) + point["ms"]
     assert ms == pytest.approx({"JAX": 2.0, "PyTorch": 4.0})
+
+
+def test_bars_of_each_device_have_the_words_and_colours_of_its_own_terms() -> None:
+    jax, torch = (explanation({GEMM: (1, 1.5)}, step_ms=ms, on_device=False) for ms in (2.0, 4.0))
+    page = page_of([*launch_bound_pair(), *pair(jax, torch, environment=CPU)])
+    charts = json.loads(re.search(r'id="charts">(.*?)</script>', page)[1])
+    found = {}
+    for of_place in charts["data"].values():
+        if bars := of_place.get("time_by_class"):
+            scale = charts["specifications"][bars[0]]["layer"][0]["encoding"]["color"]["scale"]
+            found[bars[1][0]["on_device"]] = dict(zip(scale["domain"], scale["range"], strict=True))
+    assert found == {
+        True: {TERM_WORDS[term]: TERM_COLORS[term] for term in ("product", "traffic", "idle")},
+        False: {TERM_WORDS["product"]: TERM_COLORS["product"], OUTSIDE_OF_OPERATORS: TERM_COLORS["idle"]},
+    }
 
 
 def test_page_has_the_sentence_below_its_ratio() -> None:
