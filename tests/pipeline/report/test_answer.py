@@ -1,21 +1,26 @@
 """Who is faster, by how much, and what that rests on: the answers in words, from records worked out by hand."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from harness.results.record import Record
 from harness.results.sequential import RatioEstimate
 from harness.results.statistics import Interval
 from pipeline.report.answer import Answer, answer_of, answers_table, groups_of, place_on_axis
 from pipeline.report.compare import sections
 from pipeline.report.page import axis_of
 from pipeline.report.table import Line, Table, group, latex, markdown, numbers, terminal_table, texts
-from tests.made.report_records import A100, CELL, CPU, H200, pair, passed, plain, section_of, text
+from tests.made.report_records import A100, CELL, CPU, H200, pair, passed, plain, section_of, text, with_result
 from tests.pipeline.report.shown import answers_of, page_of
 
 ESTIMATE = RatioEstimate(1.5, Interval(1.4, 1.6), 4, "JAX faster", p=0.01, at_most=12)
+
+
+def answered(records: list[Record]) -> Answer:
+    section = section_of(records)
+    return answer_of(section, section.rows[0])
 
 
 def judged(flags: dict[str, str] | None = None, **changes: Any) -> Answer:
@@ -27,67 +32,48 @@ def judged(flags: dict[str, str] | None = None, **changes: Any) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("changes", "outcome", "sentence"),
+    ("value", "low", "high", "verdict", "outcome", "sentence"),
     [
-        ({}, "faster", "JAX 1.50 × faster (1.40 to 1.60)"),
+        (1.5, 1.4, 1.6, "JAX faster", "faster", "JAX 1.50 × faster (1.40 to 1.60)"),
         # 1 / 0.8, and the interval's ends turned: 1 / 0.85, 1 / 0.75.
-        (
-            {"value": 0.8, "interval": Interval(0.75, 0.85), "verdict": "PyTorch faster"},
-            "faster",
-            "PyTorch 1.25 × faster (1.18 to 1.33)",
-        ),
-        (
-            {"value": 1.001, "interval": Interval(0.998, 1.004), "verdict": "same"},
-            "same",
-            "the same: within 1 % (0.998 to 1.004)",
-        ),
+        (0.8, 0.75, 0.85, "PyTorch faster", "faster", "PyTorch 1.25 × faster (1.18 to 1.33)"),
+        (1.001, 0.998, 1.004, "same", "same", "the same: within 1 % (0.998 to 1.004)"),
         # 1 / 0.96 is 1.0417.
-        (
-            {"value": 1.01, "interval": Interval(0.96, 1.05), "verdict": "undecided"},
-            "open",
-            "not decided: between JAX 5 % and PyTorch 4.2 % faster",
-        ),
-        ({"verdict": "undecided", "p": None, "interval": None}, "open", "so far JAX: 1.50 ×"),
-        ({"verdict": "undecided", "doubt": "copied records?"}, "open", "no verdict, JAX: 1.50 × (1.40 to 1.60)"),
+        (1.01, 0.96, 1.05, "undecided", "open", "not decided: between JAX 5 % and PyTorch 4.2 % faster"),
     ],
 )
-def test_a_ratio_in_words(changes: dict[str, Any], outcome: str, sentence: str) -> None:
-    found = judged(**changes)
-    assert (found.outcome, found.sentence) == (outcome, sentence)
-    assert found.doubt == changes.get("doubt", "")
+def test_a_ratio_in_words(value: float, low: float, high: float, verdict: str, outcome: str, sentence: str) -> None:
+    found = judged(value=value, interval=Interval(low, high), verdict=verdict)
+    assert (found.outcome, found.sentence, found.doubt) == (outcome, sentence, "")
+
+
+def test_a_ratio_without_a_verdict_in_words() -> None:
+    early = judged(verdict="undecided", p=None, interval=None)
+    assert (early.outcome, early.sentence) == ("open", "so far JAX: 1.50 ×")
+    copied = judged(verdict="undecided", doubt="copied records?")
+    assert (copied.outcome, copied.sentence) == ("open", "no verdict, JAX: 1.50 × (1.40 to 1.60)")
+    assert copied.doubt == "copied records?"
 
 
 def test_all_that_an_answer_says() -> None:
-    section = section_of(pair())
-    found = answer_of(section, section.rows[0])
+    found = answered(pair())
     assert (found.work, found.detail) == ("Train a small CNN", "mnist, batch 100, fp32")
     assert found.speeds == "JAX 3,000 images/s, PyTorch 2,000 images/s"
     assert found.sides == ["3,000 (step.jit)", "2,000 (step.compiled)"]
     assert (found.ready, found.rests_on, found.faster) == ("2.5 / 2.5 s", "4 of at most 12 pairs", "jax")
     assert found.ratio == pytest.approx(1.5)
+    in_turns = H200 | {"pairing": {"kind": "interleaved", "turns": "a"}}
+    assert answered(pair(environment=in_turns)).rests_on == "4 of at most 12 pairs in turns"
 
 
 def test_a_compilation_that_is_lost_among_long_calls_has_no_time() -> None:
     """Steps of 100 samples at 3,000 samples/s take 0.033 s."""
-    lost = [
-        one.model_copy(update={"result": one.result and one.result.model_copy(update={"compile_time_s": 0.0})})
-        if one.measurement.framework == "jax"
-        else one
-        for one in pair()
-    ]
-    section = section_of(lost)
-    assert answer_of(section, section.rows[0]).ready == "under 0.033 / 2.5 s"
-
-
-def test_what_an_answer_rests_on_says_whether_processes_took_turns() -> None:
-    in_turns = H200 | {"pairing": {"kind": "interleaved", "turns": "a"}}
-    section = section_of(pair(environment=in_turns))
-    assert answer_of(section, section.rows[0]).rests_on == "4 of at most 12 pairs in turns"
+    lost = [with_result(one, compile_time_s=0.0) for one in pair()[:4]]
+    assert answered([*lost, *pair()[4:]]).ready == "under 0.033 / 2.5 s"
 
 
 def test_without_a_ratio_the_reason_stands_in_its_place() -> None:
-    section = section_of(pair()[:4])
-    found = answer_of(section, section.rows[0])
+    found = answered(pair()[:4])
     assert (found.outcome, found.sentence) == ("none", "no ratio: PyTorch has no number here")
     assert found.sides == ["3,000 (step.jit)", "none"] and axis_of(found, 2.0) is None
 
@@ -155,19 +141,16 @@ def test_places_on_the_axis_by_hand() -> None:
     assert [place_on_axis(ratio, 4.0) for ratio in (1, 2, 4, 0.25, 0.5, 9)] == pytest.approx([50, 75, 100, 0, 25, 100])
     found = judged(value=2.0, interval=Interval(1.0, 4.0))
     assert axis_of(found, 4.0) == (75, 50, 100)
-    assert math.isclose(place_on_axis(1 / 2, 4.0), 25)
 
 
 # Written.
 
 
 def test_the_terminal_says_it_in_80_columns() -> None:
-    (section,) = sections(
-        [*pair(environment=CPU, data="sample"), *pair(environment=CPU, data="sample", jax=1000, batch_size=200)], passed
-    )
-    shown = answers_of([section], 80)
-    assert max(map(len, shown.splitlines())) <= 80
+    on_cpu: dict[str, Any] = {"environment": CPU, "data": "sample"}
+    shown = answers_of([section_of([*pair(**on_cpu), *pair(**on_cpu, jax=1000, batch_size=200)])], 80)
     lines = shown.splitlines()
+    assert max(map(len, lines)) <= 80
     assert lines[1] == "On CPU: Xeon: JAX is faster at 1 of 2; PyTorch is faster at 1"
     assert "Train a small CNN (mnist, batch 100, fp32)" in lines
     assert "  JAX 1.50 × faster (1.50 to 1.50)" in lines
@@ -207,17 +190,11 @@ def test_one_table_has_its_writers() -> None:
 
 
 def test_a_long_name_breaks_and_the_numbers_beside_it_do_not() -> None:
-    cells = [
-        "PyTorch cnn-b256-fp32-folded-on_device-forward.compiled",
-        "2.14.1 -> 2.15.0",
-        "0.950 (0.881 to 1.024)",
-        "slower",
-    ]
-    shown = texts("mode", "release", "now / then", "verdict")
+    long_name = "PyTorch cnn-b256-fp32-folded-on_device-forward.compiled"
+    cells = [long_name, "2.14.1 -> 2.15.0", "0.950 (0.881 to 1.024)", "slower"]
+    columns = texts("mode", "release", "now / then", "verdict")
     console = plain(80)
-    console.print(
-        terminal_table(Table(name="", title="", caption="", columns=shown, lines=[group("mnist"), Line(cells)]))
-    )
+    console.print(terminal_table(replace(TABLE, columns=columns, lines=[group("mnist"), Line(cells)])))
     lines = text(console).splitlines()
     assert any("  ".join(cells[1:]) in line for line in lines)
     assert "cnn-b256-fp32-folded-" in map(str.strip, lines)
@@ -225,8 +202,7 @@ def test_a_long_name_breaks_and_the_numbers_beside_it_do_not() -> None:
 
 
 def test_the_table_of_answers_has_each_doubt_once() -> None:
-    section = section_of(pair())
-    one = replace(answer_of(section, section.rows[0]), doubt="other processes")
+    one = replace(answered(pair()), doubt="other processes")
     table = answers_table("overview", "JAX or PyTorch", [one, replace(one, detail="b"), replace(one, doubt="")])
     assert table.notes == ["Train a small CNN (mnist, batch 100, fp32); Train a small CNN (b): other processes."]
     assert len(table.lines) == 3 and table.lines[0].cells[1:3] == ["JAX", "1.50 × (1.50 to 1.50)"]

@@ -2,18 +2,18 @@
 
 import csv
 import math
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scipy import stats
 
-from harness.paths import REPOSITORY, Results
+from harness.paths import Results
 from harness.plan import Framework
 from harness.results.record import Record
 from harness.results.statistics import unpaired_interval
+from main import main
 from pipeline.report.baseline import baseline_table, before_and_after, changes_of
 from tests.made.report_records import CELL, CPU, record, save
 
@@ -26,23 +26,29 @@ WOBBLE = (0.99, 1.0, 1.01, 1.0)
 
 def made(environment: dict[str, Any], ended_at: str, factor: float = 1.0) -> list[Record]:
     """Four replicates of both; PyTorch's throughput is times the factor."""
-    return [
-        record(
-            framework,
-            mode,
-            1000 * wobble * (factor if framework == "torch" else 1),
-            replicate=number,
-            environment=environment,
-            ended_at=ended_at,
-        )
-        for framework, mode in SIDES
-        for number, wobble in enumerate(WOBBLE)
-    ]
+    found = []
+    for framework, mode in SIDES:
+        speed = 1000 * (factor if framework == "torch" else 1)
+        of_all: dict[str, Any] = {"environment": environment, "ended_at": ended_at}
+        found += [record(framework, mode, speed * one, replicate=n, **of_all) for n, one in enumerate(WOBBLE)]
+    return found
 
 
-def report(*flags: str, results: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "main.py", "report", "--results", str(results), *flags]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+Report = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def report(capsys: pytest.CaptureFixture[str]) -> Report:
+    """The command, which returns its exit status and all that it wrote, without line breaks."""
+
+    def command(results: Path, *flags: str) -> tuple[int, str]:
+        try:
+            code = main(["report", "--results", str(results), *flags])
+        except SystemExit as refused:
+            code = int(refused.code or 0)
+        return code, " ".join("".join(capsys.readouterr()).split())
+
+    return command
 
 
 def fill(folder: Path, *records: Record) -> Path:
@@ -54,11 +60,10 @@ def fill(folder: Path, *records: Record) -> Path:
 OCTOBER, NOVEMBER = "2026-10-31T23:59:59+00:00", "2026-11-01T00:00:00+00:00"
 
 
-def test_a_planted_slowdown_of_5_percent_ends_with_1_and_none_without_it(tmp_path: Path) -> None:
+def test_a_planted_slowdown_of_5_percent_ends_with_1_and_none_without_it(tmp_path: Path, report: Report) -> None:
     slow = fill(tmp_path / "slow", *made(THEN, OCTOBER), *made(NOW, NOVEMBER, 0.95))
-    done = report("--baseline", "2026-10", "--fail-above", "3%", results=slow)
-    shown = " ".join(done.stdout.split())
-    assert done.returncode == 1, done.stdout + done.stderr
+    code, shown = report(slow, "--baseline", "2026-10", "--fail-above", "3%")
+    assert code == 1, shown
     assert "Slower by more than 3 %: mnist, use case 1 (train), on CPU: Xeon: PyTorch cnn-b100-fp32-step.eager" in shown
     # s = 0.00816 of four logarithms on each side: 0.95 * exp(+-2.447 * 0.00816 * sqrt(2 / 4)).
     assert "0.950 (0.937 to 0.964), 2.14.1 -> 2.15.0; not the same: node, libraries." in shown
@@ -68,23 +73,20 @@ def test_a_planted_slowdown_of_5_percent_ends_with_1_and_none_without_it(tmp_pat
     assert (torch["release_then"], torch["release_now"], torch["verdict"]) == ("2.14.1", "2.15.0", "slower")
     assert float(torch["ratio_now_over_then"]) == pytest.approx(0.95)
     assert (float(jax["ratio_now_over_then"]), jax["verdict"]) == (pytest.approx(1), "undecided")
-    assert report("--baseline", "2026-10", "--fail-above", "5", results=slow).returncode == 0  # it is 5 %, and no more
-    assert report("--baseline", "2026-10", results=slow).returncode == 0  # nothing was to fail
+    assert report(slow, "--baseline", "2026-10", "--fail-above", "5")[0] == 0  # it is 5 %, and no more
+    assert report(slow, "--baseline", "2026-10")[0] == 0  # nothing was to fail
 
     same = fill(tmp_path / "same", *made(NOW, NOVEMBER))
     then = fill(tmp_path / "then", *made(THEN, OCTOBER))
-    done = report("--baseline", str(then), "--fail-above", "3%", results=same)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Nothing is slower by more than 3 % with 95 % confidence." in " ".join(done.stdout.split())
+    code, shown = report(same, "--baseline", str(then), "--fail-above", "3%")
+    assert (code, "Nothing is slower by more than 3 % with 95 % confidence." in shown) == (0, True), shown
 
 
-def test_what_the_command_line_refuses(tmp_path: Path) -> None:
+def test_what_the_command_line_refuses(tmp_path: Path, report: Report) -> None:
     folder = fill(tmp_path / "a", *made(NOW, NOVEMBER))
+    no_month = "2026-13: is neither a month nor a results folder that is there; valid: a month such as 2026-10"
     for flags, words in (
-        (
-            ["--baseline", "2026-13"],
-            "--baseline 2026-13: is neither a month nor a results folder that is there; valid: a month such as 2026-10",
-        ),
+        (["--baseline", "2026-13"], f"--baseline {no_month}"),
         (["--fail-above", "3%"], "--fail-above: goes with --baseline"),
         (["--baseline", "2026-10", "--fail-above", "3x"], "3x: a slowdown below 100 %, such as 3%"),
         (["--baseline", "2026-10", "--update-readme"], "take the records of one results folder"),
@@ -92,10 +94,10 @@ def test_what_the_command_line_refuses(tmp_path: Path) -> None:
         (["--fleet", "--results", str(folder.parent)], "--fleet: takes one results folder"),
         (["--fleet", "--baseline", "2026-10"], "--fleet: takes one results folder, without --baseline"),
     ):
-        done = report(*flags, results=folder)
-        assert (done.returncode, words in " ".join(done.stderr.split())) == (2, True), done.stderr
-    done = report("--baseline", "2026-10", "--fail-above", "3%", results=folder)
-    assert (done.returncode, "Nothing was measured both in the baseline and later" in done.stdout) == (1, True)
+        code, shown = report(folder, *flags)
+        assert (code, words in shown) == (2, True), shown
+    code, shown = report(folder, "--baseline", "2026-10", "--fail-above", "3%")
+    assert (code, "Nothing was measured both in the baseline and later" in shown) == (1, True)
 
 
 def test_each_release_is_compared_with_the_newest_of_the_baseline() -> None:
@@ -130,11 +132,10 @@ def test_another_lab_is_no_baseline_of_a_month_but_a_folder_is() -> None:
 
 def test_the_interval_is_welch_s() -> None:
     now, then = [95.0, 97.0, 96.0, 99.0, 94.0], [100.0, 104.0, 99.0]
-    test = stats.ttest_ind([math.log(one) for one in now], [math.log(one) for one in then], equal_var=False)
+    test = stats.ttest_ind([*map(math.log, now)], [*map(math.log, then)], equal_var=False)
     freedom = math.floor(test.df)  # rounded down, as the project's other intervals: a little wider
-    reach = (math.fsum(map(math.log, now)) / 5 - math.fsum(map(math.log, then)) / 3) / test.statistic
-    reach *= stats.t.ppf(0.975, freedom)
     centre = math.fsum(map(math.log, now)) / 5 - math.fsum(map(math.log, then)) / 3
+    reach = centre / test.statistic * stats.t.ppf(0.975, freedom)
     expected = math.exp(centre - reach), math.exp(centre + reach)
     assert unpaired_interval(now, then) == pytest.approx(sorted(expected), rel=1e-3)
     assert unpaired_interval([2.0, 2.0], [1.0, 1.0]) == pytest.approx((2, 2))

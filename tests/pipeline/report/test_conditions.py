@@ -99,14 +99,6 @@ def paired(kind: str, pair: str | None = None, **turns: str) -> dict[str, Any]:
 TURNS = paired("interleaved", "12.0", turns="t1")
 
 
-def libraries(packages: dict[str, str], environment: dict[str, Any] = H200) -> dict[str, Any]:
-    return environment | {"python": "3.12", "packages": packages}
-
-
-def variables(**values: str) -> dict[str, Any]:
-    return {"variables": values}
-
-
 @pytest.mark.parametrize(
     ("name", "jax", "torch", "expected"),
     [
@@ -134,7 +126,6 @@ def variables(**values: str) -> dict[str, Any]:
         ("node", on_ranks("GPU-1", "GPU-2"), on_ranks("GPU-1", "GPU-3"), "equal"),
         ("GPU", of_one_process("GPU-2", "GPU-1"), on_ranks("GPU-1", "GPU-2"), "equal"),
         ("GPU", of_one_process("GPU-1", "GPU-3"), on_ranks("GPU-1", "GPU-2"), "GPU-1 GPU-3 / GPU-1 GPU-2"),
-        ("node", of_one_process("GPU-1", "GPU-3"), on_ranks("GPU-1", "GPU-2"), "equal"),
         # An old record of one process for each of two nodes has the first UUID of each only.
         ("GPU", on_ranks("GPU-1"), on_ranks("GPU-1", "GPU-2"), "not recorded"),
         # Equal pairing is neighbours in one run.
@@ -146,36 +137,6 @@ def variables(**values: str) -> dict[str, Any]:
         ("pairing", TURNS, TURNS, "equal"),
         ("pairing", TURNS, paired("interleaved", "12.0", turns="t2"), "interleaved, but not with each other"),
         ("pairing", TURNS, paired("together", "12.0"), "interleaved / together"),
-        # Libraries are compared by what they are.
-        (
-            "libraries",
-            libraries({"nvidia-cudnn-cu12": "9.10"}),
-            libraries({"nvidia-cudnn-cu13": "9.26"}),
-            "nvidia-cudnn 9.10 / 9.26",
-        ),
-        ("libraries", libraries({"nvidia-cudnn-cu12": "9.10"}), libraries({"nvidia-cudnn": "9.10"}), "equal"),
-        (
-            "libraries",
-            libraries({"nvidia-cublas": "13.4", "jax": "0.10.2"}),
-            libraries({"torch": "2.15.0"}),
-            "nvidia-cublas 13.4 / absent",
-        ),
-        (
-            "libraries",
-            libraries({"jax-cuda13-plugin": "0.10.2"}),
-            libraries({"triton": "3.9", "nvidia-cusparselt-cu13": "0.8"}),
-            "equal",
-        ),
-        ("libraries", libraries({}, CPU), libraries({"nvidia-cublas": "13.4"}, CPU), "equal"),  # means nothing there
-        # Variables of one side that change that side.
-        ("variables", variables(OMP_NUM_THREADS="4"), variables(), "OMP_NUM_THREADS 4 / unset"),
-        ("variables", variables(), variables(LD_LIBRARY_PATH="/opt/cuda"), "LD_LIBRARY_PATH unset / /opt/cuda"),
-        ("variables", variables(), variables(NVIDIA_TF32_OVERRIDE="0"), "NVIDIA_TF32_OVERRIDE unset / 0"),
-        ("variables", variables(XLA_FLAGS="x", JAX_PLATFORMS="cuda"), variables(TORCH_LOGS="x"), "equal"),
-        ("variables", variables(), variables(PYTORCH_ALLOC_CONF="x"), "equal"),
-        ("variables", variables(CUDA_CACHE_PATH="/tmp/1"), variables(CUDA_CACHE_PATH="/tmp/2"), "equal"),
-        ("variables", variables(), variables(CUDA_MODULE_LOADING="LAZY"), "equal"),
-        ("variables", variables(), variables(CUDA_MODULE_LOADING="EAGER"), "CUDA_MODULE_LOADING LAZY / EAGER"),
     ],
 )
 def test_what_is_equal_on_both_sides(name: str, jax: Any, torch: Any, expected: str) -> None:
@@ -183,15 +144,39 @@ def test_what_is_equal_on_both_sides(name: str, jax: Any, torch: Any, expected: 
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "expected"),
+    ("on", "jax", "torch", "expected"),
     [
-        (JAX, code("b", harness_of_clock="h1", jax_runner_of_train="j1", jax_runner_of_trace="x"), "equal"),
-        (
-            JAX,
-            code("a", harness_of_clock="h2", harness_of_ghost="g1", jax_runner_of_train="j2"),
-            "harness.clock h1 / h2, jax_runner.train j1 / j2",
-        ),
+        (H200, {"nvidia-cudnn-cu12": "9.10"}, {"nvidia-cudnn-cu13": "9.26"}, "nvidia-cudnn 9.10 / 9.26"),
+        (H200, {"nvidia-cudnn-cu12": "9.10"}, {"nvidia-cudnn": "9.10"}, "equal"),
+        (H200, {"nvidia-cublas": "13.4", "jax": "0.10.2"}, {"torch": "2.15.0"}, "nvidia-cublas 13.4 / absent"),
+        (H200, {"jax-cuda13-plugin": "0.10.2"}, {"triton": "3.9", "nvidia-cusparselt-cu13": "0.8"}, "equal"),
+        (CPU, {}, {"nvidia-cublas": "13.4"}, "equal"),  # means nothing there
     ],
 )
-def test_code_among_records_of_one_framework(one: Any, other: Any, expected: str) -> None:
-    assert of_both("code", one, other, conditions_of_one_framework) == expected
+def test_libraries_are_compared_by_what_they_are(on: Any, jax: Any, torch: Any, expected: str) -> None:
+    ours, theirs = (on | {"python": "3.12", "packages": packages} for packages in (jax, torch))
+    assert of_both("libraries", ours, theirs) == expected
+
+
+@pytest.mark.parametrize(
+    ("jax", "torch", "expected"),
+    [
+        ({"OMP_NUM_THREADS": "4"}, {}, "OMP_NUM_THREADS 4 / unset"),
+        ({}, {"LD_LIBRARY_PATH": "/opt/cuda"}, "LD_LIBRARY_PATH unset / /opt/cuda"),
+        ({}, {"NVIDIA_TF32_OVERRIDE": "0"}, "NVIDIA_TF32_OVERRIDE unset / 0"),
+        ({"XLA_FLAGS": "x", "JAX_PLATFORMS": "cuda"}, {"TORCH_LOGS": "x", "PYTORCH_ALLOC_CONF": "x"}, "equal"),
+        ({"CUDA_CACHE_PATH": "/tmp/1"}, {"CUDA_CACHE_PATH": "/tmp/2"}, "equal"),
+        ({}, {"CUDA_MODULE_LOADING": "LAZY"}, "equal"),
+        ({}, {"CUDA_MODULE_LOADING": "EAGER"}, "CUDA_MODULE_LOADING LAZY / EAGER"),
+    ],
+)
+def test_variables_of_one_side_that_change_that_side(jax: Any, torch: Any, expected: str) -> None:
+    assert of_both("variables", {"variables": jax}, {"variables": torch}) == expected
+
+
+def test_code_among_records_of_one_framework() -> None:
+    same = code("b", harness_of_clock="h1", jax_runner_of_train="j1", jax_runner_of_trace="x")
+    assert of_both("code", JAX, same, conditions_of_one_framework) == "equal"
+    other = code("a", harness_of_clock="h2", harness_of_ghost="g1", jax_runner_of_train="j2")
+    differing = "harness.clock h1 / h2, jax_runner.train j1 / j2"
+    assert of_both("code", JAX, other, conditions_of_one_framework) == differing

@@ -5,22 +5,18 @@ from pathlib import Path
 from harness.paths import Results
 from harness.results.record import Record
 from pipeline.report.neighbours import neighbours_table
-from tests.made.report_records import save
-from tests.pipeline.report.test_baseline import NOVEMBER, OCTOBER, THEN, made, report
+from tests.made.report_records import with_blocks
+from tests.pipeline.report.shown import reported
+from tests.pipeline.report.test_baseline import NOVEMBER, OCTOBER, THEN, fill, made
 
 
 def slowed(record: Record, by: float) -> Record:
-    assert record.result is not None and record.result.blocks is not None
-    times_s = [time_s / by for time_s in record.result.blocks.block_times_s]
-    blocks = record.result.blocks.model_copy(update={"block_times_s": times_s})
-    return record.model_copy(update={"result": record.result.model_copy(update={"blocks": blocks})})
+    return with_blocks(record, block_times_s=[time_s / by for time_s in record.result.blocks.block_times_s])
 
 
 ALONE = made(THEN | {"neighbours": 0}, OCTOBER)
-BESIDE = [
-    slowed(one, 0.96 if one.measurement.framework == "jax" else 0.98)
-    for one in made(THEN | {"neighbours": 7}, NOVEMBER)
-]
+WITH_7 = made(THEN | {"neighbours": 7}, NOVEMBER)
+BESIDE = [slowed(one, 0.96 if one.measurement.framework == "jax" else 0.98) for one in WITH_7]
 
 
 def test_what_neighbours_cost_each_framework_and_the_ratio() -> None:
@@ -40,12 +36,9 @@ def test_what_neighbours_cost_each_framework_and_the_ratio() -> None:
 
 def test_the_report_has_it_where_something_was_measured_alone(tmp_path: Path) -> None:
     results = Results(root=tmp_path)
-    for one in BESIDE:
-        save(one, results)
-    assert "neighbours" not in report("--no-figures", results=tmp_path).stdout
-    for one in ALONE:
-        save(one, results.alone)
-    done = report("--no-figures", results=tmp_path)
-    assert "JAX step.jit -4.0 %" in " ".join(done.stdout.split()), done.stdout + done.stderr
-    assert "What neighbours on the node cost" in results.report.joinpath("report.html").read_text()
+    assert "neighbours" not in reported(results, *BESIDE)[0]
+    fill(results.alone.root, *ALONE)
+    shown, page = reported(results)
+    assert "JAX step.jit -4.0 %" in " ".join(shown.split())
+    assert "What neighbours on the node cost" in page
     assert (results.report / "tables" / "neighbours.tex").is_file()
