@@ -65,9 +65,7 @@ def one_round(a: float, b: float, number: int) -> Round:
         (0.0, "same", "right"),
         (0.0, "undecided", "undecided"),
         (0.0, "JAX faster", "wrong"),
-        (0.0, "PyTorch faster", "wrong"),
         (0.02, "JAX faster", "right"),
-        (0.02, "undecided", "undecided"),
         (0.02, "PyTorch faster", "wrong"),
         (0.02, "same", "wrong"),
     ],
@@ -78,9 +76,8 @@ def test_what_is_right(planted: float, verdict: Verdict, answer: str) -> None:
 
 def test_a_perfect_instrument_is_always_right() -> None:
     rows = rows_of([one_round(100, 100, number) for number in range(5)])
-    assert [(name, row.condition, row.pairs) for name, row in rows.items()] == [
-        (name, name, 4) for name in (A_A, *SLOWDOWNS)
-    ]
+    expected = [(name, name, 4) for name in (A_A, *SLOWDOWNS)]
+    assert [(name, row.condition, row.pairs) for name, row in rows.items()] == expected
     for row in rows.values():
         assert row.ratio == pytest.approx(row.true_ratio)
         assert row.shares == {"right": 1.0, "wrong": 0.0, "undecided": 0.0}
@@ -123,12 +120,6 @@ def test_a_design_is_one_that_the_rounds_are_enough_for() -> None:
     assert [most_pairs(rounds) for rounds in (3, 4, 5, 6, 8, 11, 12, 30)] == [0, 4, 4, 6, 8, 8, 12, 12]
 
 
-def test_a_perfect_instrument_shows_much_from_few_rounds() -> None:
-    """Around the 5 % of the design; trials of few rounds are nearly always the same one."""
-    few, more = perfect(4), perfect(12)
-    assert few[0] == 0 and 0 <= more[0] < 0.05 < more[1] < few[1] < 0.5
-
-
 def test_spread_by_hand() -> None:
     # Logs 0.0198026 and -0.0198026: root mean square 0.0198026.
     assert spread([one_round(102, 100, 0), one_round(100, 102, 1)]) == pytest.approx(0.0198026, rel=1e-5)
@@ -137,23 +128,17 @@ def test_spread_by_hand() -> None:
 # Which records are one calibration.
 
 
-def test_only_complete_rounds_count() -> None:
+def test_only_complete_rounds_of_what_was_planted_count() -> None:
     (cut,) = calibrations_of(processes(4)[:-1])
     assert (cut.rounds, [one[A_A][0].jax_first for one in cut.complete]) == (3, [True, False, True])
     assert calibration(4).rounds == 4
     failed = process(4, "unslowed_a", outcome="failed", reason="out of luck", result=None)
     (other,) = calibrations_of([*processes(4), failed])
     assert (other.rounds, len(other.records)) == (4, 16)
-
-
-def test_slowdowns_that_nobody_planted_have_no_rows() -> None:
-    (one,) = calibrations_of([one for one in processes(4) if one.measurement.variant.planted != "slower_2_percent"])
-    assert (one.rounds, [*one.rows]) == (4, [A_A, "slower_5_percent"])
-
-
-def test_the_order_of_files_changes_nothing() -> None:
+    (few,) = calibrations_of([one for one in processes(4) if one.measurement.variant.planted != "slower_2_percent"])
+    assert (few.rounds, [*few.rows]) == (4, [A_A, "slower_5_percent"])
     shuffled = processes(5)
-    random.Random(1).shuffle(shuffled)
+    random.Random(1).shuffle(shuffled)  # the order of files changes nothing
     (one,) = calibrations_of(shuffled)
     assert one.complete == calibration(5).complete
 
@@ -178,17 +163,6 @@ def test_other_devices_versions_and_lengths_are_other_calibrations() -> None:
     found = calibrations_of([*processes(3), *(record for other in others for record in other)])
     assert sorted(one.rounds for one in found) == [1, 1, 1, 1, 3]
     assert {one.device for one in found} == {"CPU: A CPU", "NVIDIA H200"}
-
-
-def test_false_verdicts_are_those_between_two_that_are_alike() -> None:
-    """The second process is 10 to 13 % slower: as by hand above, a third of trials have the same base throughout."""
-    slower = [process(number, "unslowed_b", throughput=900.0) for number in range(4)]
-    rest = [one for one in processes(4) if one.measurement.variant.planted != "unslowed_b"]
-    (one,) = calibrations_of([*rest, *slower])
-    assert one.rows[A_A].shares["wrong"] == pytest.approx(1 / 3, abs=0.06)
-    alike, *slowed = calibration(4).rows.values()
-    assert alike.shares["wrong"] == 0 and [row.shares["right"] for row in slowed] == [1.0] * len(SLOWDOWNS)
-    assert calibration(3).rows == {}
 
 
 # Processes that took turns, two by two
@@ -220,11 +194,8 @@ def test_pairs_in_turns_are_a_calibration_of_their_own() -> None:
         assert row.shares["right"] == 1.0
     assert "(cnn-b256-fp32-step.eager, sample data), interleaved, on 2 CPUs" in describe([other])
     assert "interleaved" not in describe([one])
-
-
-def test_a_round_with_a_pair_that_did_not_take_its_turns_to_the_end_is_not_complete() -> None:
-    (one,) = calibrations_of(pairs_in_turns(4, slower_2_percent_in_turns_1="alone"))
-    assert one.rounds == 3
+    (lost,) = calibrations_of(pairs_in_turns(4, slower_2_percent_in_turns_1="alone"))
+    assert lost.rounds == 3
 
 
 def test_a_base_of_its_own_is_swapped_in_a_a_only() -> None:
@@ -241,22 +212,14 @@ def test_a_base_of_its_own_is_swapped_in_a_a_only() -> None:
 # In words.
 
 ELSEWHERE = "NVIDIA H200"
-LATER = {"day": "2026-11-22"}
 
 
 def blind_records(rounds: int) -> list[Record]:
     """All that was planted is there, but the 2 %: that is as fast as without."""
-    blind = [
-        process(
-            number,
-            "slower_2_percent",
-            throughput=1000 * (1 + number / 100),
-            flags={"throttled": "by heat"},
-            **LATER,
-        )
-        for number in range(rounds)
-    ]
-    return [one for one in processes(rounds, **LATER) if one.measurement.variant.planted != "slower_2_percent"] + blind
+    changes: dict[str, Any] = {"flags": {"throttled": "by heat"}, "day": "2026-11-22"}
+    blind = [process(n, "slower_2_percent", throughput=1000 * (1 + n / 100), **changes) for n in range(rounds)]
+    others = processes(rounds, day="2026-11-22")
+    return [one for one in others if one.measurement.variant.planted != "slower_2_percent"] + blind
 
 
 def blind_to_2_percent(rounds: int = 5) -> Calibration:
@@ -272,6 +235,7 @@ def test_description_says_where_how_much_and_with_which_flags() -> None:
     flags += [{"short_blocks": "", "throttled": ""}, {"short_blocks": ""}, {}]
     made = [one.model_copy(update={"flags": its}) for one, its in zip(processes(4), flags, strict=True)]
     told, (low, high) = describe(calibrations_of(made)), perfect(4)
+    assert low == 0 and 0.05 < high < 0.5  # around the 5 % of the design; trials of few rounds are nearly one
     assert told.startswith(
         "**torch**, mnist, use case 1 (cnn-b256-fp32-step.eager, sample data), on 2 CPUs (A CPU), with torch 2.15.0 "
         "and Python 3.11.7. 4 rounds from 2026-11-21; load average 0.2 to 0.2. Two unslowed processes of a round "
@@ -309,22 +273,18 @@ def test_what_the_docs_say_of_plants_in_one_process_is_in_the_records() -> None:
         assert line in page, line
 
 
-def test_docs_are_written_between_the_markers(tmp_path: Path) -> None:
+def test_docs_are_written_between_the_markers_from_records_only(tmp_path: Path) -> None:
     docs, results = tmp_path / "page.md", Results(root=tmp_path)
+    docs.write_text("no markers")
+    with pytest.raises(ProjectError, match="needs the lines"):
+        update_docs(docs, results.calibration)
     begin, end = PART_OF_DOCS.begin, PART_OF_DOCS.end
     docs.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     for one in processes(4):
         save(one, results)
     update_docs(docs, results.calibration)
     assert docs.read_text() == f"before\n{begin}\n{describe([calibration(4)])}\n{end}\nafter\n"
-
-
-def test_docs_take_records_only_and_need_their_markers(tmp_path: Path) -> None:
-    docs, results = tmp_path / "page.md", Results(root=tmp_path)
-    docs.write_text("no markers")
-    with pytest.raises(ProjectError, match="needs the lines"):
-        update_docs(docs, results.calibration)
-    save(process(0, "unslowed_a"), results).write_text("{")
+    save(process(4, "unslowed_a"), results).write_text("{")
     with pytest.raises(RecordError, match="not a record"):
         update_docs(docs, results.calibration)
 
@@ -349,9 +309,8 @@ def test_how_far_verdicts_can_be_trusted_in_words() -> None:
     ]
     shares: dict[str, dict[Answer, float]] = {A_A: {"wrong": 0.01}, "slower_2_percent": {"right": 0.206}}
     rows = {name: Row(name, found, ratio=1.0, pairs=4.0) for name, found in shares.items()}
-    of_jax: Any = SimpleNamespace(
-        framework="jax", is_interleaved=True, quick=False, rows=rows, rounds=20, day="2026-11-25", flags=""
-    )
+    of_jax: Any = SimpleNamespace(framework="jax", is_interleaved=True, quick=False, rows=rows, rounds=20, flags="")
+    of_jax.day = "2026-11-25"
     in_turns, _ = trust_sentences([of_jax, calibration(4), blind_to_2_percent(4)])
     assert in_turns == (
         "Measured on this device, in turns, 20 rounds from 2026-11-25, within 12 pairs: of two equal programs, a side "
