@@ -7,6 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness.packs import record_paths, record_text
 from harness.paths import PUBLISHED, Results
 from harness.results.record import Record
@@ -27,13 +29,9 @@ def pair(
     jax: float | None, torch: float | None, environment: dict[str, Any], day: int, job: str | None = None
 ) -> list[Record]:
     """Of throughputs, in four replicates; None where that side was not measured."""
-    ended_at = f"2026-11-{day}T10:00:00+00:00"
-    return [
-        record(framework, mode, speed, replicate=number, environment=environment, ended_at=ended_at, job=job)
-        for framework, mode, speed in (("jax", "step.jit", jax), ("torch", "step.eager", torch))
-        if speed is not None
-        for number in range(4)
-    ]  # type: ignore[misc]
+    of: dict[str, Any] = {"environment": environment, "ended_at": f"2026-11-{day}T10:00:00+00:00", "job": job}
+    ours = [record("jax", "step.jit", jax, replicate=number, **of) for number in range(4) if jax]
+    return ours + [record("torch", "step.eager", torch, replicate=number, **of) for number in range(4) if torch]
 
 
 def ratios(found: list[Section]) -> dict[str, float | None]:
@@ -46,38 +44,33 @@ def test_an_upgrade_in_one_folder_replaces_nothing() -> None:
     compared = sections(both, passed)
     # JAX is of one release in both jobs: each ratio has the records of its own job.
     assert ratios(compared) == {"torch 2.14.1": 2.0, "torch 2.15.0": 1.5}
-    assert [one.setup.devices for one in compared] == ["CPU: Xeon (torch 2.14.1)", "CPU: Xeon (torch 2.15.0)"]
-    assert [one.headline.partition(": Train")[0] for one in groups_of(compared)] == [
-        "On CPU: Xeon (torch 2.14.1)",
-        "On CPU: Xeon (torch 2.15.0)",
-    ]
+    devices = [one.setup.devices for one in compared]
+    assert devices == ["CPU: Xeon (torch 2.14.1)", "CPU: Xeon (torch 2.15.0)"]
+    assert [one.headline.partition(": Train")[0] for one in groups_of(compared)] == [f"On {one}" for one in devices]
     assert left_out_lines(both) == []
 
 
-def test_an_upgrade_of_one_framework_alone_finds_its_partner() -> None:
-    found = [*pair(2000, 1000, OLD, 21, "a"), *pair(None, 1600, NEW, 22, "b")]
-    assert ratios(sections(found, passed)) == {"torch 2.14.1": 2.0, "torch 2.15.0": 1.25}
+ALONE = OLD | {"packages": {"torch": "2.14.1"}, "lock": LOCK | {"sha256": "bb" * 8}}
+NEWER = OLD | {"packages": {"jax": "0.11.0", "torch": "2.15.0"}}
+BEFORE, AFTER = "jax 0.10.2, torch 2.14.1", "jax 0.11.0, torch 2.15.0"
+FIRST_JOBS = [*pair(2000, None, OLD, 21, "a"), *pair(None, 1000, OLD, 21, "b")]
 
 
-def test_what_was_measured_in_jobs_of_one_framework_each_meets_its_nearest_in_time() -> None:
-    newer = OLD | {"packages": {"jax": "0.11.0", "torch": "2.15.0"}}
-    found = [*pair(2000, None, OLD, 21, "a"), *pair(None, 1000, OLD, 21, "b")]
-    found += [*pair(3000, None, newer, 22, "c"), *pair(None, 1200, newer, 22, "d")]
-    assert ratios(sections(found, passed)) == {"jax 0.10.2, torch 2.14.1": 2.0, "jax 0.11.0, torch 2.15.0": 2.5}
-
-
-def test_of_one_software_the_newer_replaces_the_older() -> None:
-    found = [*pair(2000, 1000, OLD, 21, "a"), *pair(3000, 1000, OLD, 22, "b")]
-    assert ratios(sections(found, passed)) == {"": 3.0}
-    (line,) = left_out_lines(found)
-    assert line.startswith("8 records are left out")
-
-
-def test_two_environments_of_one_pair_are_one_row() -> None:
-    """JAX's and PyTorch's processes have each an environment of their own."""
-    of_torch = OLD | {"packages": {"torch": "2.14.1"}, "lock": LOCK | {"sha256": "bb" * 8}}
-    found = [*pair(2000, None, OLD, 21, "a"), *pair(None, 1000, of_torch, 21, "a")]
-    assert ratios(sections(found, passed)) == {"": 2.0}
+@pytest.mark.parametrize(
+    ("older", "newer", "expected"),
+    [
+        # An upgrade of one framework alone finds its partner.
+        (pair(2000, 1000, OLD, 21, "a"), pair(None, 1600, NEW, 22, "b"), {"torch 2.14.1": 2.0, "torch 2.15.0": 1.25}),
+        # What was measured in jobs of one framework each meets its nearest in time.
+        (FIRST_JOBS, [*pair(3000, None, NEWER, 22), *pair(None, 1200, NEWER, 22)], {BEFORE: 2.0, AFTER: 2.5}),
+        # Of one software the newer replaces the older.
+        (pair(2000, 1000, OLD, 21, "a"), pair(3000, 1000, OLD, 22, "b"), {"": 3.0}),
+        # JAX's and PyTorch's processes of one pair have each an environment of their own.
+        (pair(2000, None, OLD, 21, "a"), pair(None, 1000, ALONE, 21, "a"), {"": 2.0}),
+    ],
+)
+def test_what_pairs_with_what(older: list[Record], newer: list[Record], expected: dict[str, float]) -> None:
+    assert ratios(sections([*older, *newer], passed)) == expected
 
 
 def test_two_labs_and_two_clusters_are_told_apart_by_as_little_as_does() -> None:
@@ -104,30 +97,23 @@ def test_a_failure_after_an_upgrade_is_reported_and_no_row() -> None:
 def test_scaling_takes_the_same_software_of_one_device_where_there_is_any() -> None:
     two = CELL.model_copy(update={"use_case": 2, "devices": 2})
     alone = [*pair(1000, None, OLD, 21, "a"), *pair(800, None, OLD | {"packages": {"jax": "0.11.0"}}, 22, "b")]
+    both = (OLD, OLD | {"packages": {"jax": "0.11.0"}})
     several = [
-        record("jax", "step.jit", 1500, cell=two, environment=environment, replicate=number)
-        for number in range(4)
-        for environment in (OLD, OLD | {"packages": {"jax": "0.11.0"}})
+        record("jax", "step.jit", 1500, cell=two, environment=one, replicate=n) for one in both for n in range(4)
     ]
     compared = sections([*alone, *several], passed)
-    found = {
-        one.setup.apart: scaling(one, one.rows[0], one.rows[0].modes[0]).strong
-        for one in compared
-        if one.setup.cell == two
-    }
-    panels = {
-        panel.label.rpartition(" on ")[2]: [devices for devices, _ in panel.points]
-        for panel in scaling_panels(compared)
-    }
-    assert panels == {"CPU: Xeon (jax 0.10.2)": [1, 2], "CPU: Xeon (jax 0.11.0)": [1, 2]}
-    values = {name: round(one.value, 4) for name, one in found.items() if one}
-    assert values == {"jax 0.10.2": 0.75, "jax 0.11.0": 0.9375}  # 1500 / 2 over 1000, and over 800
+    panels = {panel.label.rpartition(" on ")[2]: [*panel.points] for panel in scaling_panels(compared)}
+    assert panels == {f"CPU: Xeon (jax {release})": [(1, 1), (2, 1)] for release in ("0.10.2", "0.11.0")}
+    of_two = [one for one in compared if one.setup.cell == two]
+    kept = {one.setup.apart: scaling(one, one.rows[0], one.rows[0].modes[0]).strong.value for one in of_two}
+    assert kept == pytest.approx({"jax 0.10.2": 0.75, "jax 0.11.0": 0.9375})  # 1500 / 2 over 1000, and over 800
 
 
 def published_as(folder: Path, **packages: str) -> Results:
-    """The published records and parity numbers of a CPU, as if made with these releases."""
-    shutil.copytree(PUBLISHED / "cpu-2-cores", folder)
+    """Published records and parity numbers of a CPU, of two cells, as if made with these releases."""
     results = Results(root=folder)
+    for cell in ("mnist_5", "text_1"):
+        shutil.copytree(PUBLISHED / "cpu-2-cores/records/any" / cell, results.records() / "any" / cell)
     for path in record_paths(results.records()):
         content = json.loads(record_text(path))
         environment = content["environment"]
