@@ -20,10 +20,6 @@ def of(framework: Framework, mode: str, models: int, throughput: float = 1000.0,
     return record(framework, mode, throughput, cell=MANY, options=options, **changes)
 
 
-def short_of_memory(framework: Framework, mode: str, models: int, **changes: Any) -> Record:
-    return of(framework, mode, models, outcome="out_of_memory", reason="out of memory", result=None, **changes)
-
-
 def sweep(**changes: Any) -> list[Record]:
     """Throughputs at 1, 8 and 64 models; the loops have 1000 samples/s at each."""
     speeds: dict[tuple[Framework, str], tuple[float, ...]] = {
@@ -41,7 +37,8 @@ def sweep(**changes: Any) -> list[Record]:
         for models, speed in zip((1, 8, 64), of_mode, strict=False)
         for replicate in range(4)
     ]
-    return [*found, *(short_of_memory("jax", mode, 64, **changes) for mode in ("unrolled.jit", "map.jit"))]
+    failed = {"outcome": "out_of_memory", "reason": "out of memory", "result": None} | changes
+    return [*found, *(of("jax", mode, 64, **failed) for mode in ("unrolled.jit", "map.jit"))]
 
 
 def test_the_chart_over_the_number_of_models() -> None:
@@ -61,8 +58,7 @@ def test_the_chart_over_the_number_of_models() -> None:
     [
         ([{"models": 8}, {"models": 8}], []),  # one value makes no line
         ([{"models": 0}, {"models": 8}], []),  # no place on a logarithmic axis
-        ([{"flag": True}, {"flag": False}], []),
-        ([{"kind": "a"}, {"kind": "b"}], []),
+        ([{"flag": True, "kind": "a"}, {"flag": False, "kind": "b"}], []),
         ([{"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 2, "b": 2}], ["a", "b"]),
         ([{}, {"rate": 0.5}, {"rate": 1}], ["rate"]),  # a record from before the option
     ],
@@ -76,33 +72,24 @@ def test_any_number_with_several_values_is_an_axis(options: list[dict[str, Any]]
 # Phases.
 
 
-def phases(**times_s: list[float]) -> dict[str, Any]:
-    return {"phases": times_s}
+def timed(framework: Framework, mode: str, replicate: int = 0, **times_s: list[float]) -> Record:
+    return of(framework, mode, 8, replicate=replicate, details={"phases": times_s})
 
 
 def test_phases_are_medians_of_medians_in_the_order_of_the_step() -> None:
     records = [
-        of("jax", "vmap.jit", 8, details=phases(data_generation=[1.0], forward=[0.5])),
-        of(
-            "torch",
-            "loop.eager",
-            8,
-            details=phases(data_generation=[1.0], zero_gradients=[9.0], forward=[1.0, 2.0, 9.0]),
-        ),
-        of("torch", "loop.eager", 8, replicate=1, details=phases(zero_gradients=[1.0, 3.0], forward=[4.0])),
-        of("torch", "loop.eager", 8, replicate=2, details=phases(zero_gradients=[4.0], forward=[5.0])),
+        timed("jax", "vmap.jit", data_generation=[1.0], forward=[0.5]),
+        timed("torch", "loop.eager", data_generation=[1.0], zero_gradients=[9.0], forward=[1.0, 2.0, 9.0]),
+        timed("torch", "loop.eager", 1, zero_gradients=[1.0, 3.0], forward=[4.0]),
+        timed("torch", "loop.eager", 2, zero_gradients=[4.0], forward=[5.0]),
         of("torch", "vmap.eager", 8, details={"phases": {}, "phases_absent": "out of memory: 9 GiB"}),
     ]
     found = all_times(section_of(records))
     assert phases_of(found) == ["data_generation", "zero_gradients", "forward"]
-    assert {
-        times.mode.execution_mode: {phase: summary["p50"] for phase, summary in times.phases.items()}
-        for times in found
-        if times.phases and times.mode.framework == "torch"
-    } == {
-        # Medians of the replicates: 9, 2 and 4; 2, 4 and 5.
-        "loop.eager": {"data_generation": 1.0, "zero_gradients": 4.0, "forward": 4.0}
-    }
+    (of_torch,) = [one.phases for one in found if one.phases and one.mode.framework == "torch"]
+    # Medians of the replicates: 9, 2 and 4; 2, 4 and 5.
+    medians = {"data_generation": 1.0, "zero_gradients": 4.0, "forward": 4.0}
+    assert {phase: summary["p50"] for phase, summary in of_torch.items()} == medians
     assert phases_absent(found) == ["PyTorch cnn-b100-fp32-different-8 vmap.eager: out of memory: 9 GiB"]
 
 
@@ -116,14 +103,14 @@ def test_calls_of_many_steps_have_a_mean_and_a_median_only() -> None:
 
 def test_a_phase_that_the_longest_list_lacks_stands_behind_the_one_it_follows() -> None:
     records = [
-        of("jax", "vmap.jit", 8, details=phases(draw=[1.0], compile=[1.0], forward=[1.0])),
-        of("torch", "loop.eager", 8, details=phases(draw=[1.0], zero=[1.0], forward=[1.0], backward=[1.0])),
+        timed("jax", "vmap.jit", draw=[1.0], compile=[1.0], forward=[1.0]),
+        timed("torch", "loop.eager", draw=[1.0], zero=[1.0], forward=[1.0], backward=[1.0]),
     ]
     assert phases_of(all_times(section_of(records))) == ["draw", "compile", "zero", "forward", "backward"]
 
 
 def test_the_page_has_the_phases() -> None:
-    html = page_of([of("torch", "grouped_conv1d.eager", 8, details=phases(forward=[0.0125], backward=[0.25]))])
+    html = page_of([timed("torch", "grouped_conv1d.eager", forward=[0.0125], backward=[0.25])])
     # Of the whole step the median latency, 50 ms.
     row = '<th scope="row" class="label torch">PyTorch grouped_conv1d.eager</th>'
     assert f'{row}<td class="n">12.5</td><td class="n">250</td><td class="n">50</td>' in html
