@@ -144,30 +144,15 @@ def test_the_interval_is_welch_s() -> None:
 
 def test_lines_of_other_work_do_not_look_the_same() -> None:
     """A quick run, two devices, other settings and another cluster: each has a name of its own."""
-    two = CELL.model_copy(update={"devices": 2})
-
-    def at(ended_at: str) -> list[Record]:
-        work: list[dict[str, Any]] = [{}, {"quick": True}, {"cell": two}, {"settings": {"epochs": 9}}]
-        found = [record("jax", "step.jit", environment=THEN, ended_at=ended_at, **one) for one in work]
-        cluster = THEN | {"slurm": {"cluster": "alpha"}}
-        return [*found, record("jax", "step.jit", environment=cluster, ended_at=ended_at)]
-
-    changes, missing = changes_of(at(OCTOBER), at(NOVEMBER), same_lab=True)
+    on_two, on_alpha = CELL.model_copy(update={"devices": 2}), THEN | {"slurm": {"cluster": "alpha"}}
+    others = ({}, {"quick": True}, {"cell": on_two}, {"settings": {"epochs": 9}}, {"environment": on_alpha})
+    work: list[dict[str, Any]] = [{"environment": THEN} | one for one in others]
+    then, now = ([record("jax", "step.jit", ended_at=at, **one) for one in work] for at in (OCTOBER, NOVEMBER))
+    changes, missing = changes_of(then, now, same_lab=True)
     assert missing == []
     of_lines = {(one.place.removeprefix("mnist, use case 1 (train), on CPU: Xeon"), one.mode) for one in changes}
     mode = "cnn-b100-fp32-step.jit"
     assert of_lines == {
-        (" (cluster local)", f"{mode} (epochs 2)"),
-        (" (cluster local)", f"{mode} (epochs 9)"),
-        (" (cluster local) (quick run)", mode),
-        (" (cluster local), 2 processes", mode),
-        (" (cluster alpha)", mode),
+        *((" (cluster local)", f"{mode} (epochs {epochs})") for epochs in (2, 9)),
+        *((f" (cluster {name}", mode) for name in ("local) (quick run)", "local), 2 processes", "alpha)")),
     }
-
-
-def test_many_that_were_not_measured_again_are_counted() -> None:
-    then = [record("jax", "step.jit", environment=THEN, ended_at=OCTOBER, batch_size=size) for size in range(1, 8)]
-    changes, missing = changes_of(then, made(NOW, NOVEMBER), same_lab=True)
-    assert len(missing) == 7
-    (note,) = baseline_table(changes, missing, None).notes
-    assert note.count("CPU: Xeon: JAX cnn-b") == 5 and note.endswith("; and 2 more.")

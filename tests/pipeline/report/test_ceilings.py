@@ -11,16 +11,9 @@ from harness.paths import Results
 from harness.plan import Framework
 from harness.results.ceilings import Ceiling, CeilingsRecord, write_ceilings
 from harness.results.record import Record
-from pipeline.report.ceilings import (
-    DeviceCeilings,
-    attainable_of_devices,
-    ceiling_lines,
-    ceilings_table,
-    read_all_ceilings,
-)
+from pipeline.report.ceilings import DeviceCeilings, attainable_of_devices, ceiling_lines, ceilings_table
 from pipeline.report.compare import Section, sections
 from pipeline.report.figures import section_charts
-from pipeline.report.page import page_html
 from pipeline.report.why import terms_of, why_of
 from pipeline.report.why_words import why_sentence
 from tests.made.explained_records import GEMM, explained, explanation, launch_bound_pair
@@ -35,13 +28,7 @@ def made(framework: Framework, teraflops: float, terabytes: float) -> CeilingsRe
         Ceiling(kind="product", precision="fp32", shape=(10**4,) * 3, blocks=blocks([10 * 2 / teraflops] * 3)),
         Ceiling(kind="triad", precision="fp32", shape=(10**9,), blocks=blocks([10 * 0.012 / terabytes] * 3)),
     ]
-    return CeilingsRecord(
-        framework=framework,
-        started_at="2026-11-21T10:00:00+00:00",
-        ended_at="2026-11-21T10:01:00+00:00",
-        environment=H200,
-        ceilings=ceilings,
-    )
+    return CeilingsRecord(framework=framework, started_at="", ended_at="", environment=H200, ceilings=ceilings)
 
 
 CEILINGS: DeviceCeilings = attainable_of_devices([made("jax", 50.0, 4.2), made("torch", 40.0, 4.3)])
@@ -57,26 +44,16 @@ def test_share_of_attainable_by_hand() -> None:
     """6e9 operations at 50e12 per second take 0.12 ms: of JAX's step of 2 ms 6 %, of its 1.2 ms of products 10 %."""
     (row,) = compared(launch_bound_pair()).rows
     jax, torch = (terms_of(mode) for mode in row.modes)
-    assert jax.share_of_attainable == pytest.approx(0.06)
+    assert (jax.share_of_attainable, torch.share_of_attainable) == (pytest.approx(0.06), pytest.approx(0.03))
     assert jax.products_share_of_attainable == pytest.approx(0.1)
-    assert torch.share_of_attainable == pytest.approx(0.03)
-
-
-def test_sentence_of_a_side_that_is_mostly_products_has_its_share() -> None:
-    why = why_of(compared(launch_bound_pair()).rows[0])
-    assert why_sentence(why).endswith(
-        "JAX: matrix products, which reach 10% of what was attainable on this GPU, and waits for 10% of its time."
-    )
+    reached = "JAX: matrix products, which reach 10% of what was attainable on this GPU, and waits for 10% of its time."
+    assert why_sentence(why_of(row)).endswith(reached)
 
 
 def test_without_a_ceiling_nothing_is_said_of_one() -> None:
     section = compared(launch_bound_pair(), {"NVIDIA A100": CEILINGS["NVIDIA H200"]})
-    (row,) = section.rows
-    terms = terms_of(row.modes[0])
-    assert terms.share_of_attainable is None and terms.products_share_of_attainable is None
-    assert "attainable" not in why_sentence(why_of(row))
+    assert "attainable" not in why_sentence(why_of(section.rows[0]))
     assert "roofline" not in {chart.name for chart in section_charts(section)}
-    assert "of attainable" in page_html([section], [], (), Path("results"))
 
 
 @pytest.mark.parametrize(("precision", "work"), [("tf32", {}), ("fp32", {"work": None})])
@@ -119,7 +96,3 @@ def test_ceilings_in_csv_page_and_terminal(tmp_path: Path) -> None:
     lines = list(csv.DictReader(io.StringIO((results.report / "why.csv").read_text())))
     assert [float(line["share_of_attainable"]) for line in lines] == pytest.approx([0.06, 0.03])
     assert float(lines[0]["attainable_operations_per_s"]) == pytest.approx(50e12)
-
-
-def test_a_folder_that_is_not_there_has_no_ceilings(tmp_path: Path) -> None:
-    assert read_all_ceilings(tmp_path / "absent") == ({}, [])

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from harness.plan import Cell, Framework
+from harness.plan import Framework
 from harness.results.record import Record
 from harness.work.registration import registration
 from pipeline.report.answer import answer_of
 from pipeline.report.compare import Row, Section, sections
 from pipeline.report.csv_files import csv_text
 from pipeline.report.wording import chance_mark, chance_sentence, registered_text
-from tests.made.report_records import A100, CELL, csv_lines, passed, record, row_of, section_of, with_result
+from tests.made.report_records import A100, csv_lines, passed, record, row_of, section_of, with_result
 from tests.pipeline.report.shown import answers_of, page_of
 
 QUIET = (-0.001, 0.0, 0.001, 0.0)
@@ -162,10 +162,3 @@ def test_records_of_other_rules_are_judged_by_the_newest_and_the_report_says_so_
     assert (line["rules"], line["registered"]) == ("3", "False")
     sentence = "Not pre-registered: its records were registered under rules 2, and are judged by rules 3."
     assert page_of(records).count(sentence) == 1
-
-
-def test_a_use_case_without_a_declared_pair_has_a_report() -> None:
-    cell = Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="of_long_ago")
-    section, row = only([*of_mode("jax", "step.jit", 2, cell=cell), *of_mode("torch", "step.eager", 1, cell=cell)])
-    assert cell != CELL and row.declared is None and row.ratio is not None
-    assert section.why_exploratory is not None

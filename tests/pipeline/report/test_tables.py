@@ -76,7 +76,7 @@ def over_batch_sizes(found: list[Record]) -> Chart | None:
     return charts.get("throughput_over_batch_size")
 
 
-def test_a_group_for_each_model_precision_and_options() -> None:
+def test_a_group_for_each_model_precision_and_options_without_what_is_worthless() -> None:
     options = {"batch_norm": "folded", "inputs": "on_device"}
     groups: list[tuple[str, Any]] = [("resnet50", "bf16"), ("resnet50", "fp32"), ("vit_b_16", "fp32")]
     found = [
@@ -84,7 +84,9 @@ def test_a_group_for_each_model_precision_and_options() -> None:
         for model, precision in groups
         for size in (1, 8)
     ]
-    chart = over_batch_sizes([*found, record("jax", "x", model="resnet50", precision="tf32")])  # one size makes no line
+    found.append(record("jax", "x", model="resnet50", precision="tf32"))  # one size makes no line
+    found.append(record("jax", "worthless", batch_size=8, model="resnet50", options=options, flags={"recompiled": "1"}))
+    chart = over_batch_sizes(found)
     labels = [f"{model} | {precision}, folded, on_device" for model, precision in groups]
     assert [(one["group"], one["value"], one["throughput"], one["chosen"]) for one in chart.points] == [
         (label, size, 10 * size, True) for label in labels for size in (1, 8)
@@ -96,19 +98,3 @@ def test_other_settings_have_groups_of_their_own() -> None:
     chart = over_batch_sizes([record("jax", "x", batch_size=b, settings={"epochs": e}) for b, e in sizes_and_epochs])
     labels = {point["group"] for point in chart.points} if chart else set()
     assert len(labels) == 2 and all(label.startswith("cnn | fp32 (settings ") for label in labels)
-
-
-def test_the_best_mode_is_chosen_at_each_batch_size_and_worthless_ones_are_left_out() -> None:
-    found = [
-        *(record("torch", "step.eager", 900, batch_size=size) for size in (1, 8)),
-        record("torch", "step.compiled", 500, batch_size=1),
-        record("torch", "step.compiled", 2000, batch_size=8),
-        record("torch", "loop.eager", 9000, batch_size=8, flags={"recompiled": "1 compilation"}),
-    ]
-    chart = over_batch_sizes(found)
-    assert chart and {(one["value"], one["mode"]): one["chosen"] for one in chart.points} == {
-        (1, "step.eager"): True,
-        (1, "step.compiled"): False,
-        (8, "step.eager"): False,
-        (8, "step.compiled"): True,
-    }

@@ -28,9 +28,7 @@ from tests.pipeline.report.shown import page_of
 
 
 def found(records: Any) -> Why:
-    why = why_of(row_of(records))
-    assert why is not None
-    return why
+    return why_of(row_of(records))
 
 
 def pair(jax: Any, torch: Any, **changes: Any) -> list[Record]:
