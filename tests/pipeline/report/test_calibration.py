@@ -4,7 +4,6 @@ import json
 import math
 import random
 import statistics
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +37,6 @@ from pipeline.report.calibration import (
     spread,
     swapped,
     table,
-    trials,
     trust_sentences,
     update_docs,
 )
@@ -82,6 +80,9 @@ def test_a_perfect_instrument_is_always_right() -> None:
         assert row.ratio == pytest.approx(row.true_ratio)
         assert row.shares == {"right": 1.0, "wrong": 0.0, "undecided": 0.0}
     assert rows_of([one_round(100, 100, number) for number in range(3)]) == {}
+    assert [most_pairs(rounds) for rounds in (3, 4, 5, 6, 8, 11, 12, 30)] == [0, 4, 4, 6, 8, 8, 12, 12]
+    # Logs 0.0198026 and -0.0198026: root mean square 0.0198026.
+    assert spread([one_round(102, 100, 0), one_round(100, 102, 1)]) == pytest.approx(0.0198026, rel=1e-5)
 
 
 def test_shares_by_hand() -> None:
@@ -102,27 +103,6 @@ def test_shares_by_hand() -> None:
     text = table([two], 0.5)
     assert "| planted | right | wrong | undecided | median ratio | its error | pairs | minutes |" in text
     assert text.splitlines()[-1].startswith("| +2 % | ") and text.endswith(" % | 4.0 | 2.0 |")
-
-
-def test_trials_take_all_rounds_in_an_even_order_and_are_always_the_same() -> None:
-    drawn = list(trials(5))
-    assert drawn == list(trials(5))
-    assert len(drawn) == 1000
-    assert all(sorted(number for number, _ in trial) == [0, 1, 2, 3, 4] for trial in drawn)
-    first = Counter(trial[0][0] for trial in drawn)
-    for number in range(5):  # a fifth of them, standard error 13
-        assert first[number] == pytest.approx(200, abs=51)
-    takes_second = sum(one for trial in drawn for _, one in trial)
-    assert takes_second == pytest.approx(2500, abs=142)  # standard error 35
-
-
-def test_a_design_is_one_that_the_rounds_are_enough_for() -> None:
-    assert [most_pairs(rounds) for rounds in (3, 4, 5, 6, 8, 11, 12, 30)] == [0, 4, 4, 6, 8, 8, 12, 12]
-
-
-def test_spread_by_hand() -> None:
-    # Logs 0.0198026 and -0.0198026: root mean square 0.0198026.
-    assert spread([one_round(102, 100, 0), one_round(100, 102, 1)]) == pytest.approx(0.0198026, rel=1e-5)
 
 
 # Which records are one calibration.
@@ -154,13 +134,11 @@ def test_what_is_measured_again_replaces_the_older() -> None:
 
 def test_other_devices_versions_and_lengths_are_other_calibrations() -> None:
     gpu = {"gpu": {"name": "NVIDIA H200", "uuid": "GPU-1"}, "framework": {"version": "2.15.0", "platform": "cuda"}}
-    others = (
-        processes(1, environment=ENVIRONMENT | {"node": "n2"}),
-        processes(1, environment=ENVIRONMENT | {"packages": {"torch": "2.16.0"}}),
-        processes(1, environment=ENVIRONMENT | gpu),
-        processes(1, quick=True),
+    others: list[dict[str, Any]] = [{"node": "n2"}, {"packages": {"torch": "2.16.0"}}, gpu]
+    found = calibrations_of(
+        [*processes(3), *processes(1, quick=True)]
+        + [one for other in others for one in processes(1, environment=ENVIRONMENT | other)]
     )
-    found = calibrations_of([*processes(3), *(record for other in others for record in other)])
     assert sorted(one.rounds for one in found) == [1, 1, 1, 1, 3]
     assert {one.device for one in found} == {"CPU: A CPU", "NVIDIA H200"}
 
@@ -188,7 +166,6 @@ def test_pairs_in_turns_are_a_calibration_of_their_own() -> None:
     assert [one.rounds, other.rounds] == [5, 5]
     ratios = {name: math.exp(pair[0].value) for name, pair in other.complete[3].items()}
     assert ratios == pytest.approx({A_A: 1.0} | {name: 1 + planted for name, planted in SLOWDOWNS.items()})
-    assert spread(other.complete) == pytest.approx(0.0, abs=1e-7)
     for row in other.rows.values():
         assert row.ratio == pytest.approx(row.true_ratio)
         assert row.shares["right"] == 1.0
@@ -210,8 +187,6 @@ def test_a_base_of_its_own_is_swapped_in_a_a_only() -> None:
 
 
 # In words.
-
-ELSEWHERE = "NVIDIA H200"
 
 
 def blind_records(rounds: int) -> list[Record]:
@@ -293,8 +268,8 @@ def test_docs_are_written_between_the_markers_from_records_only(tmp_path: Path) 
 
 
 def test_each_device_has_its_own_and_no_other() -> None:
-    found = calibrated_devices([calibration(4), blind_to_2_percent()], [HERE, ELSEWHERE])
-    assert found[ELSEWHERE] == []
+    found = calibrated_devices([calibration(4), blind_to_2_percent()], [HERE, "NVIDIA H200"])
+    assert found["NVIDIA H200"] == []
     newest, older = found[HERE]
     assert [one.rows["slower_2_percent"].shares["right"] for one in (newest, older)] == [0, 1]
     assert (newest.rounds, newest.flags) == (5, "throttled in 5 of 20 processes")

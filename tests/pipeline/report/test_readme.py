@@ -1,4 +1,5 @@
-"""The results table of README.md: made from full records on real data, and never by hand."""
+"""The tables of README.md: of results, from full records on real data, and of models, from their declarations; never by
+hand."""
 
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from harness.results.parity_gate import ParityGate
 from harness.results.record import Record
 from pipeline.report.command import ReportOptions, on_shelves, report_command
 from pipeline.report.compare import sections
+from pipeline.report.declared_models import PART_OF_README as PART_OF_MODELS
+from pipeline.report.declared_models import models_table
 from pipeline.report.reading import read_records
 from pipeline.report.readme import NOTHING, PART_OF_README, PICTURES, drawn_from, picture_svg, pictures, published_part
 from tests.made.report_records import CELL, passed, plain, text
@@ -101,3 +104,19 @@ def test_a_picture_is_the_same_when_it_is_drawn_again() -> None:
     assert svg == picture_svg(wanted)
     assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
     assert svg.splitlines()[-1] == drawn_from(wanted) != drawn_from(wanted | {"width": 1})
+
+
+def test_a_model_has_a_line_with_its_size() -> None:
+    lines = models_table().splitlines()
+    assert lines[0] == "| benchmark | model | kind | parameters | GMAC |"
+    # torchvision's ResNet-50, less 900 of its 1,000 outputs with 2,048 weights and a bias each
+    assert f"| imagenet100 | resnet50 | BatchNorm | {25_557_032 - 900 * 2_049:,} | 4.09 |" in lines
+    assert any(line.startswith("| synthetic | linear |  | 131,584 |") for line in lines)
+    assert not any("not recorded" in line for line in lines), "every model declares its parameters"
+
+
+def test_the_table_of_models_in_the_readme_is_that_of_the_declarations() -> None:
+    current = README.read_text(encoding="utf-8")
+    assert PART_OF_MODELS.replaced(current, models_table(), "README.md") == current, (
+        "run: python -m pipeline.report.declared_models"
+    )
