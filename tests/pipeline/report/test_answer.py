@@ -189,18 +189,6 @@ def test_one_table_has_its_writers() -> None:
     )
 
 
-def test_a_long_name_breaks_and_the_numbers_beside_it_do_not() -> None:
-    long_name = "PyTorch cnn-b256-fp32-folded-on_device-forward.compiled"
-    cells = [long_name, "2.14.1 -> 2.15.0", "0.950 (0.881 to 1.024)", "slower"]
-    columns = texts("mode", "release", "now / then", "verdict")
-    console = plain(80)
-    console.print(terminal_table(replace(TABLE, columns=columns, lines=[group("mnist"), Line(cells)])))
-    lines = text(console).splitlines()
-    assert any("  ".join(cells[1:]) in line for line in lines)
-    assert "cnn-b256-fp32-folded-" in map(str.strip, lines)
-    assert max(map(len, lines)) <= 80
-
-
 def test_the_table_of_answers_has_each_doubt_once() -> None:
     one = replace(answered(pair()), doubt="other processes")
     table = answers_table("overview", "JAX or PyTorch", [one, replace(one, detail="b"), replace(one, doubt="")])

@@ -53,12 +53,6 @@ def test_all_conditions_of_replicates_of_which_one_differs() -> None:
     assert [one.name for one in found if one.state == "not recorded"] == ["node"]
 
 
-def test_what_is_not_recorded_and_a_cpu_has_no_driver() -> None:
-    found = {one.name: one.state for one in conditions([(CPU, CPU)])}
-    assert "GPU" not in found and "driver" not in found and "Slurm job" not in found
-    assert found["CPUs"] == found["pairing"] == found["code"] == "not recorded"
-
-
 LOCK = {"name": "2026-11", "file": "cpu-py312-x86_64", "sha256": "2be1", "packages": 101, "matching": 101, "others": []}
 OURS = "2026-11 cpu-py312-x86_64 (SHA-256 2be1)"
 
@@ -108,18 +102,18 @@ TURNS = paired("interleaved", "12.0", turns="t1")
         ("lock", lock(), lock(matching=99), f"{OURS} / 2026-11 cpu-py312-x86_64 (SHA-256 2be1, but 2 packages)"),
         ("lock", lock(), {"lock": None}, f"{OURS} / none"),
         ("lock", {"lock": None}, {"lock": None}, ""),
-        ("lock", {}, {}, ""),
         ("lock", lock(), {}, "not recorded"),
         # Code, by its contents: the runners are two, one has imported more, and the commits differ in a document.
         ("code", JAX, TORCH, "equal"),
         ("code", JAX, code("a", harness_of_clock="h2"), "harness.clock h1 / h2"),
         ("code", *MANY, "harness.m0 x / y, harness.m1 x / y, harness.m2 x / y, and 2 more"),
-        ("code", JAX, {}, "not recorded"),
         # Each side counts its own parameters.
         ("parameters", counted("jax", 26_010), counted("torch", 26_010), "equal"),
         ("parameters", counted("jax", 26_010), counted("torch", 1_026_010), "26,010 / 1,026,010"),
         ("parameters", counted("jax", 26_010), counted("torch", None), "not recorded"),
         ("parameters", counted("jax", None), counted("torch", None), ""),
+        *((name, CPU, CPU, "") for name in ("GPU", "driver", "Slurm job")),
+        *((name, CPU, CPU, "not recorded") for name in ("CPUs", "pairing", "code")),
         # Every rank has its GPU.
         ("GPU", on_ranks("GPU-1", "GPU-2"), on_ranks("GPU-2", "GPU-1"), "equal"),
         ("GPU", on_ranks("GPU-1", "GPU-2"), on_ranks("GPU-1", "GPU-3"), "GPU-1 GPU-2 / GPU-1 GPU-3"),

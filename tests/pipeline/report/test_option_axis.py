@@ -78,17 +78,18 @@ def timed(framework: Framework, mode: str, replicate: int = 0, **times_s: list[f
 
 def test_phases_are_medians_of_medians_in_the_order_of_the_step() -> None:
     records = [
-        timed("jax", "vmap.jit", data_generation=[1.0], forward=[0.5]),
-        timed("torch", "loop.eager", data_generation=[1.0], zero_gradients=[9.0], forward=[1.0, 2.0, 9.0]),
-        timed("torch", "loop.eager", 1, zero_gradients=[1.0, 3.0], forward=[4.0]),
-        timed("torch", "loop.eager", 2, zero_gradients=[4.0], forward=[5.0]),
+        timed("jax", "vmap.jit", data_generation=[1.0], compile=[1.0], forward=[0.5]),
+        timed("torch", "loop.eager", data_generation=[1.0], zero_gradients=[9.0], forward=[1.0, 9.0], backward=[2.0]),
+        timed("torch", "loop.eager", 1, zero_gradients=[1.0, 3.0], forward=[4.0], backward=[2.0]),
+        timed("torch", "loop.eager", 2, zero_gradients=[4.0], forward=[5.0], backward=[2.0]),
         of("torch", "vmap.eager", 8, details={"phases": {}, "phases_absent": "out of memory: 9 GiB"}),
     ]
     found = all_times(section_of(records))
-    assert phases_of(found) == ["data_generation", "zero_gradients", "forward"]
+    # What the longest list lacks stands behind what it follows.
+    assert phases_of(found) == ["data_generation", "compile", "zero_gradients", "forward", "backward"]
     (of_torch,) = [one.phases for one in found if one.phases and one.mode.framework == "torch"]
-    # Medians of the replicates: 9, 2 and 4; 2, 4 and 5.
-    medians = {"data_generation": 1.0, "zero_gradients": 4.0, "forward": 4.0}
+    # Medians of the replicates: 9, 2 and 4; 5, 4 and 5.
+    medians = {"data_generation": 1.0, "zero_gradients": 4.0, "forward": 5.0, "backward": 2.0}
     assert {phase: summary["p50"] for phase, summary in of_torch.items()} == medians
     assert phases_absent(found) == ["PyTorch cnn-b100-fp32-different-8 vmap.eager: out of memory: 9 GiB"]
 
@@ -99,14 +100,6 @@ def test_calls_of_many_steps_have_a_mean_and_a_median_only() -> None:
     (times,) = all_times(section_of([with_result(one, latency=latency)]))
     assert times.whole_step == pytest.approx({"mean": 0.003195, "p50": 0.005})
     assert phases_table(section_of([one])).lines == []
-
-
-def test_a_phase_that_the_longest_list_lacks_stands_behind_the_one_it_follows() -> None:
-    records = [
-        timed("jax", "vmap.jit", draw=[1.0], compile=[1.0], forward=[1.0]),
-        timed("torch", "loop.eager", draw=[1.0], zero=[1.0], forward=[1.0], backward=[1.0]),
-    ]
-    assert phases_of(all_times(section_of(records))) == ["draw", "compile", "zero", "forward", "backward"]
 
 
 def test_the_page_has_the_phases() -> None:

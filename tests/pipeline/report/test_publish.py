@@ -47,6 +47,10 @@ def pair(**changes: Any) -> list[Record]:
     return [with_version(one, parity=f"parity-{one.measurement.framework}.npz") for one in found]
 
 
+def assert_of_nobody(path: Path) -> None:
+    assert not {word for word in ("lab-", "/home", "chair", "interpreter") if word in path.read_text()}
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
     """Full and quick records on the sample, and the parity numbers of the full ones."""
@@ -68,7 +72,7 @@ def test_full_records_are_copied_without_their_owner(results: Results, tmp_path:
     originals = {path.name: read_record(path) for path in results.records().rglob("*.json")}
     assert len(paths) == 8
     for path in paths:
-        assert not {word for word in ("lab-7", "/home", "chair", "interpreter") if word in path.read_text()}
+        assert_of_nobody(path)
         copy, original = read_record(path), originals[path.name]
         assert not copy.measurement.quick and copy.measurement.id == copy.measurement_id
         assert copy.result == original.result and copy.measurement == original.measurement
@@ -104,8 +108,8 @@ def test_timelines_and_ceilings_of_the_same_devices_go_along(results: Results, t
     ceilings = {path.name: read_ceilings(path) for path in sorted(shelf.ceilings.iterdir())}
     nodes = {name: one.environment["node"] for name, one in ceilings.items()}
     assert nodes == {"jax-1.json": "node-1", "torch-1.json": "node-2"}
-    assert ceilings["jax-1.json"].environment["platform"] == "Linux-5.15.0-x86_64-with-glibc2.36"
-    assert "lab-" not in "".join(path.read_text() for path in shelf.ceilings.iterdir())
+    for path in shelf.ceilings.iterdir():
+        assert_of_nobody(path)
 
 
 def test_what_is_a_path_and_what_is_not() -> None:
@@ -168,8 +172,7 @@ def test_calibrations_lie_in_one_folder_without_their_owner(tmp_path: Path) -> N
     assert publish_calibrations(made, shelf) == len(of_owner) - 1
     save(of_owner[-1], made)
     assert publish_calibrations(made, shelf) == 1
-    copies = [path.read_text() for path in (shelf / "calibration").rglob("*.json")]
-    assert len(copies) == len(of_owner)
-    assert not [text for text in copies if "lab-7" in text or "/home" in text or "interpreter" in text]
+    for path in (shelf / "calibration").rglob("*.json"):
+        assert_of_nobody(path)
     (published,), refused = read_calibrations([shelf / "calibration"])
-    assert published.rounds == 3 and not refused
+    assert (published.rounds, len(published.records)) == (3, len(of_owner)) and not refused

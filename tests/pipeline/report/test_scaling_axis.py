@@ -25,17 +25,10 @@ def on(devices: int, nodes: int = 1) -> Cell:
 def strong() -> list[Record]:
     """JAX keeps 75 % and 80 % on two devices in its two replicates, and PyTorch half on four."""
     found = []
-    for replicate in range(2):
-        for side, mode, one, two, four in (
-            ("jax", "step.jit", 1000, 1500 + 100 * replicate, 2000),
-            ("torch", "step.compiled", 2000, 3600, 4000),
-        ):
-            of_all: dict[str, Any] = {"replicate": replicate, "batch_size": 128}
-            found += [
-                record(side, mode, one, **of_all),
-                record(side, mode, two, cell=on(2), **of_all),
-                record(side, mode, four, cell=on(4), **of_all),
-            ]
+    for number in range(2):
+        for devices, jax, torch in ((1, 1000, 2000), (2, 1500 + 100 * number, 3600), (4, 2000, 4000)):
+            of: dict[str, Any] = {"replicate": number, "batch_size": 128, "cell": on(devices)}
+            found += [record("jax", "step.jit", jax, **of), record("torch", "step.compiled", torch, **of)]
     return found
 
 

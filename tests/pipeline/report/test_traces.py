@@ -36,9 +36,11 @@ def with_timeline(record: Record, name: str | None) -> Record:
 
 
 def test_trace_is_named_after_its_record_and_linked(results: Results) -> None:
-    """What an earlier report left is removed."""
+    """What an earlier report left is removed; without the flag nothing is written, and what is there is linked."""
+    shown, page = reported(results)
     left = results.report / "traces" / "of_long_ago.trace.json"
-    left.parent.mkdir(parents=True)
+    assert not left.parent.exists() and " download>" not in page and "traces:" not in shown
+    left.parent.mkdir()
     left.touch()
     shown, page = reported(results, trace=True)
     (timeline,) = results.records().rglob("*-timeline.npz")
@@ -50,13 +52,6 @@ def test_trace_is_named_after_its_record_and_linked(results: Results) -> None:
     assert f'<a href="traces/{trace.name}" download>JAX cnn-b100-fp32-step.jit</a>' in page
     assert page.count(" download>") == 1
     assert f"traces:  {results.report / 'traces'} (1; open one at https://ui.perfetto.dev)" in shown
-
-
-def test_without_the_flag_nothing_is_written_and_what_is_there_is_linked(results: Results) -> None:
-    shown, page = reported(results)
-    assert not (results.report / "traces").exists()
-    assert " download>" not in page and "traces:" not in shown
-    reported(results, trace=True)
     assert " download>" in reported(results)[1]
 
 

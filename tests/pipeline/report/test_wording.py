@@ -16,11 +16,9 @@ from tests.pipeline.report.shown import answers_of
     ("ratio", "text"),
     [
         (1.1, "1.10"),
-        (0.8, "0.80"),
         (0.0123, "0.0123"),
         (1.0199, "1.020"),
         (0.95, "0.950"),
-        (1.0, "1.000"),
         # 1 / 1.01 is 0.990099, and 1.01 the other end of what counts as the same.
         (1.00046, "1.0005"),
         (0.99996, "0.99996"),
@@ -41,7 +39,6 @@ OPEN = RatioEstimate(1.02, Interval(0.993, 1.047), 6, "undecided", p=0.2, at_mos
     ("changes", "text"),
     [
         ({"verdict": "JAX faster", "replicates": 4}, "JAX faster: after 4 of at most 12 pairs"),
-        ({"verdict": "same", "replicates": 12}, "same: after 12 pairs"),
         # 1 / 0.993 is 1.00705.
         ({}, "not decided after 6 of at most 12 pairs: between JAX 4.7 % and PyTorch 0.7 % faster"),
         (
