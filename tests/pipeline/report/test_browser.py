@@ -18,7 +18,7 @@ from tests.made.calibration_records import calibration
 from tests.made.patience import patience
 from tests.made.report_records import A100, CELL, passed, record
 from tests.pipeline.report.test_files import TWO, records
-from tests.pipeline.report.test_option_axis import of, sweep
+from tests.pipeline.report.test_tables import of, sweep
 
 if TYPE_CHECKING:
     from selenium.webdriver.remote.webdriver import WebDriver

@@ -15,7 +15,6 @@ import pytest
 from harness.paths import REPOSITORY, Results
 from harness.plan import Framework
 from harness.results.record import Record
-from harness.work.tasks import IMAGE_CLASSIFICATION, PERPLEXITY
 from pipeline.report.charts import PAGE, PRINT, Points, specification
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import Section, sections
@@ -27,9 +26,8 @@ from tests.made.explained_records import launch_bound_pair
 from tests.made.patience import patience
 from tests.made.report_records import A100, CELL, H200, csv_lines, passed, plain, record, save, section_of, text
 from tests.pipeline.report.shown import page_of, reported
-from tests.pipeline.report.test_ceilings import CEILINGS
-from tests.pipeline.report.test_option_axis import sweep
-from tests.pipeline.report.test_tables import full
+from tests.pipeline.report.test_tables import full, sweep
+from tests.pipeline.report.test_why import CEILINGS
 
 NASTY = r"a<b>&\_{}%$#^~|--\"é中</script><!--"
 STRANGE = CELL.model_copy(update={"benchmark": NASTY, "use_case": 9, "use_case_name": NASTY})
@@ -133,11 +131,8 @@ def test_the_data_of_the_charts() -> None:
     assert "throughput_over_batch_size" not in data  # one batch size makes no line
 
 
-def test_the_learning_curve_is_that_of_the_tasks_metric(monkeypatch: pytest.MonkeyPatch) -> None:
-    text_task = IMAGE_CLASSIFICATION.model_copy(update={"metric": PERPLEXITY})
-    for module in ("figures", "answer", "tables"):
-        monkeypatch.setattr(f"pipeline.report.{module}.task_of", lambda benchmark: text_task)
-    html = page_of(records())
+def test_the_learning_curve_is_that_of_the_tasks_metric() -> None:
+    html = page_of(records(cell=CELL.model_copy(update={"benchmark": "text"})))
     assert "Test perplexity over training time" in html and "learning_perplexity" in html
     assert "test perplexity</th>" in html and "time to perplexity, s</th>" in html
     assert "accuracy" not in Page(html).text.replace("test accuracy, top 5", "")
