@@ -17,7 +17,7 @@ from harness.results.statistics import unpaired_interval
 from main import main
 from pipeline.report.baseline import baseline_table, before_and_after, changes_of
 from pipeline.report.neighbours import neighbours_table
-from tests.made.report_records import CELL, CPU, record, save, with_blocks
+from tests.made.report_records import CPU, record, save, with_blocks
 from tests.pipeline.report.shown import reported
 
 THEN = CPU | {"node": "n1", "packages": {"jax": "0.10.2", "torch": "2.14.1"}}
@@ -143,22 +143,6 @@ def test_the_interval_is_welch_s() -> None:
     assert unpaired_interval(now, then) == pytest.approx(sorted(expected), rel=1e-3)
     assert unpaired_interval([2.0, 2.0], [1.0, 1.0]) == pytest.approx((2, 2))
     assert unpaired_interval([2.0], [1.0, 1.1]) is None
-
-
-def test_lines_of_other_work_do_not_look_the_same() -> None:
-    """A quick run, two devices, other settings and another cluster: each has a name of its own."""
-    on_two, on_alpha = CELL.model_copy(update={"devices": 2}), THEN | {"slurm": {"cluster": "alpha"}}
-    others = ({}, {"quick": True}, {"cell": on_two}, {"settings": {"epochs": 9}}, {"environment": on_alpha})
-    work: list[dict[str, Any]] = [{"environment": THEN} | one for one in others]
-    then, now = ([record("jax", "step.jit", ended_at=at, **one) for one in work] for at in (OCTOBER, NOVEMBER))
-    changes, missing = changes_of(then, now, same_lab=True)
-    assert missing == []
-    of_lines = {(one.place.removeprefix("mnist, use case 1 (train), on CPU: Xeon"), one.mode) for one in changes}
-    mode = "cnn-b100-fp32-step.jit"
-    assert of_lines == {
-        *((" (cluster local)", f"{mode} (epochs {epochs})") for epochs in (2, 9)),
-        *((f" (cluster {name}", mode) for name in ("local) (quick run)", "local), 2 processes", "alpha)")),
-    }
 
 
 # What neighbours cost.

@@ -203,17 +203,6 @@ def test_a_point_tells_its_numbers_and_charts_follow_the_toggle_of_the_theme(bro
         assert toggle.get_attribute("aria-pressed") == str(theme == "dark").lower()
 
 
-def test_without_scripts_the_tables_still_say_it(browser: "WebDriver", page: Path) -> None:
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
-        show(browser, page, DESK, "light")
-        body = browser.find_element("tag name", "body").text
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-    assert "Without JavaScript the charts are missing" in body
-    assert "JAX, 1.50 × (1.50 to 1.50)" in body
-
-
 def test_no_text_of_a_figure_s_file_is_cut_at_its_edge(browser: "WebDriver", tmp_path: Path) -> None:
     several = [one for cell in (CELL, TWO) for one in records(cell=cell, environment=CPU)]
     drawn = svg_of(specification(scaling_chart(sections(several, passed)), PRINT, title="JAX and PyTorch"))

@@ -1,17 +1,15 @@
 """From the records of calibrations to how often a verdict is right; in the table, the docs and the report."""
 
-import json
 import math
 import random
-import statistics
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness.errors import ProjectError, RecordError
-from harness.paths import REPOSITORY, Results
+from harness.errors import RecordError
+from harness.paths import Results
 from harness.plan import CONDITIONS_IN_TURNS, PAIRS_IN_TURNS, SLOWDOWNS
 from harness.results.record import Record
 from harness.results.sequential import LogRatio, Verdict
@@ -38,7 +36,6 @@ from pipeline.report.calibration import (
     swapped,
     table,
     trust_sentences,
-    update_docs,
 )
 from tests.made.calibration_records import ENVIRONMENT, HERE, calibration, process, processes
 from tests.made.report_records import CPU, record, save
@@ -225,33 +222,14 @@ def test_docs_have_the_tables_of_the_published_calibrations() -> None:
     assert refused == ()
 
 
-def test_what_the_docs_say_of_plants_in_one_process_is_in_the_records() -> None:
-    page = (DOCS.parent / "planted_slowdown.md").read_text()
-    folder = REPOSITORY / "results" / "published" / "planted_slowdown"
-    of_both = [json.loads((folder / f"{framework}-cpu.json").read_text())["rounds"] for framework in ("jax", "torch")]
-    for name, fraction in {"A'": 0.0, "+1 %": 0.01, "+2 %": 0.02, "+5 %": 0.05, "+10 %": 0.1}.items():
-        cells = ["none" if name == "A'" else name, f"{math.log(1 + fraction):+.3f}"]
-        for rounds in of_both:
-            logs = [math.log(times_s[name] / times_s["A"]) for times_s in rounds]
-            cells.append(f"{statistics.mean(logs):+.3f} ± {statistics.stdev(logs) / math.sqrt(len(logs)):.3f}")
-        line = f"| {' | '.join(cells)} |"
-        assert line in page, line
-
-
-def test_docs_are_written_between_the_markers_from_records_only(tmp_path: Path) -> None:
-    docs, results = tmp_path / "page.md", Results(root=tmp_path)
-    docs.write_text("no markers")
-    with pytest.raises(ProjectError, match="needs the lines"):
-        update_docs(docs, results.calibration)
-    begin, end = PART_OF_DOCS.begin, PART_OF_DOCS.end
-    docs.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+def test_docs_take_records_only(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
     for one in processes(4):
         save(one, results)
-    update_docs(docs, results.calibration)
-    assert docs.read_text() == f"before\n{begin}\n{describe([calibration(4)])}\n{end}\nafter\n"
+    assert published_text(results.calibration) == describe([calibration(4)])
     save(process(4, "unslowed_a"), results).write_text("{")
     with pytest.raises(RecordError, match="not a record"):
-        update_docs(docs, results.calibration)
+        published_text(results.calibration)
 
 
 # The report.
