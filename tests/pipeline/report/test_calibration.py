@@ -36,6 +36,7 @@ from pipeline.report.calibration import (
     swapped,
     table,
     trust_sentences,
+    update_docs,
 )
 from tests.made.calibration_records import ENVIRONMENT, HERE, calibration, process, processes
 from tests.made.report_records import CPU, record, save
@@ -223,13 +224,15 @@ def test_docs_have_the_tables_of_the_published_calibrations() -> None:
 
 
 def test_docs_take_records_only(tmp_path: Path) -> None:
-    results = Results(root=tmp_path)
+    docs, results = tmp_path / "page.md", Results(root=tmp_path)
+    docs.write_text(f"{PART_OF_DOCS.begin}\n{PART_OF_DOCS.end}\n")
     for one in processes(4):
         save(one, results)
-    assert published_text(results.calibration) == describe([calibration(4)])
+    update_docs(docs, results.calibration)
+    assert docs.read_text() == f"{PART_OF_DOCS.begin}\n{describe([calibration(4)])}\n{PART_OF_DOCS.end}\n"
     save(process(4, "unslowed_a"), results).write_text("{")
     with pytest.raises(RecordError, match="not a record"):
-        published_text(results.calibration)
+        update_docs(docs, results.calibration)
 
 
 # The report.
