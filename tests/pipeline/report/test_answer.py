@@ -15,20 +15,7 @@ from pipeline.report.declared import task_of
 from pipeline.report.page import axis_of
 from pipeline.report.table import Line, Table, group, latex, markdown, numbers, terminal_table, texts
 from pipeline.report.wording import absent_lines, pays_after, quantity_lines, times, verdict
-from tests.made.report_records import (
-    A100,
-    CELL,
-    CPU,
-    H200,
-    pair,
-    passed,
-    plain,
-    record,
-    row_of,
-    section_of,
-    text,
-    with_result,
-)
+from tests.made.report_records import A100, CELL, CPU, H200, pair, passed, plain, record, section_of, text, with_result
 from tests.pipeline.report.shown import answers_of, page_of
 
 ESTIMATE = RatioEstimate(1.5, Interval(1.4, 1.6), 4, "JAX faster", p=0.01, at_most=12)
@@ -160,9 +147,6 @@ def test_places_on_the_axis_by_hand() -> None:
     assert axis_of(found, 4.0) == (75, 50, 100)
 
 
-# Written.
-
-
 def test_the_terminal_says_it_in_80_columns() -> None:
     on_cpu: dict[str, Any] = {"environment": CPU, "data": "sample"}
     shown = answers_of([section_of([*pair(**on_cpu), *pair(**on_cpu, jax=1000, batch_size=200)])], 80)
@@ -268,8 +252,7 @@ def test_what_is_missing_beside_a_throughput_is_said_once_for_all_modes_of_the_s
     section = section_of(records)
     about_communication = "Communication: failed: rank 1 on n2: killed; JAX cnn-b100-fp32 step.jit (and 1 more)"
     about_warm = "Compile time with warm caches: timeout: not done after 9 s; PyTorch cnn-b100-fp32 step.eager"
-    nowhere = "not measured; JAX cnn-b100-fp32 step.jit (and 2 more)"
-    about_device = f"Memory, Energy: {nowhere}"
+    about_device = "Memory, Energy: not measured; JAX cnn-b100-fp32 step.jit (and 2 more)"
     assert absent_lines(section.rows) == [about_communication, about_warm, about_device]
     assert f"No number for {about_communication}" in answers_of([section], details=True)
 
@@ -282,9 +265,9 @@ def test_a_lead_pays_for_the_longer_compilation_by_hand() -> None:
         for number in range(4)
         for framework, mode, speed, seconds in sides
     ]
-    row = row_of(found)
+    (row,) = section_of(found).rows
     assert pays_after(row) == "PyTorch's lead has paid for its compilation, 10 s longer, after 20,000 samples (10 s)"
-    alike = row_of([with_result(one, compile_time_s=2.0) for one in found])
+    (alike,) = section_of([with_result(one, compile_time_s=2.0) for one in found]).rows
     assert pays_after(alike) == ""
     # The same 12 s in every replicate have no spread, so their p is 0; p50 is alike on both sides but for the blocks.
     lines = {line[1]: line[2:] for line in quantity_lines([row], task_of("mnist").metric)}

@@ -18,9 +18,7 @@ from pipeline.report.calibration import (
     A_A,
     DOCS,
     PART_OF_DOCS,
-    PUBLISHED_CALIBRATIONS,
     Answer,
-    Calibration,
     Round,
     Row,
     calibrated_devices,
@@ -30,7 +28,6 @@ from pipeline.report.calibration import (
     most_pairs,
     perfect,
     published_text,
-    read_calibrations,
     rows_of,
     spread,
     swapped,
@@ -174,23 +171,12 @@ def test_a_base_of_its_own_is_swapped_in_a_a_only() -> None:
     assert rows["slower_2_percent"].shares["right"] == 1.0
 
 
-# In words.
-
-
 def blind_records(rounds: int) -> list[Record]:
     """All that was planted is there, but the 2 %: that is as fast as without."""
     changes: dict[str, Any] = {"flags": {"throttled": "by heat"}, "day": "2026-11-22"}
     blind = [process(n, "slower_2_percent", throughput=1000 * (1 + n / 100), **changes) for n in range(rounds)]
     others = processes(rounds, day="2026-11-22")
     return [one for one in others if one.measurement.variant.planted != "slower_2_percent"] + blind
-
-
-def blind_to_2_percent(rounds: int = 5) -> Calibration:
-    (made,) = calibrations_of(blind_records(rounds))
-    return made
-
-
-# The table.
 
 
 def test_description_says_where_how_much_and_with_which_flags() -> None:
@@ -212,15 +198,8 @@ def test_description_says_where_how_much_and_with_which_flags() -> None:
     assert "A quick run: not a result to quote" in describe([calibration(4, quick=True)])
 
 
-# The docs.
-
-
 def test_docs_have_the_tables_of_the_published_calibrations() -> None:
     assert PART_OF_DOCS.replaced(DOCS.read_text(), published_text(), str(DOCS)) == DOCS.read_text()
-    published, refused = read_calibrations([PUBLISHED_CALIBRATIONS])
-    found = sorted((one.framework, one.is_interleaved, one.rounds, len(one.records)) for one in published)
-    assert found == [("jax", False, 20, 60), ("jax", True, 20, 120), ("torch", False, 20, 60), ("torch", True, 20, 120)]
-    assert refused == ()
 
 
 def test_docs_take_records_only(tmp_path: Path) -> None:
@@ -239,7 +218,8 @@ def test_docs_take_records_only(tmp_path: Path) -> None:
 
 
 def test_how_far_verdicts_can_be_trusted_in_words() -> None:
-    assert trust_sentences(calibrated_devices([blind_to_2_percent(4)], [HERE])[HERE]) == [
+    blind = calibrations_of(blind_records(4))
+    assert trust_sentences(calibrated_devices(blind, [HERE])[HERE]) == [
         "Measured on this device, one after the other, 4 rounds from 2026-11-22, within 4 pairs: of two equal "
         "programs, a side was named in 0.0 % (PyTorch) of trials; a true difference of 2 % was found in 0.0 % "
         "(PyTorch); a true difference of 5 % was found in 100.0 % (PyTorch). Flags of PyTorch then: throttled in 4 of "
@@ -249,7 +229,7 @@ def test_how_far_verdicts_can_be_trusted_in_words() -> None:
     rows = {name: Row(name, found, ratio=1.0, pairs=4.0) for name, found in shares.items()}
     of_jax: Any = SimpleNamespace(framework="jax", is_interleaved=True, quick=False, rows=rows, rounds=20, flags="")
     of_jax.day = "2026-11-25"
-    in_turns, _ = trust_sentences([of_jax, calibration(4), blind_to_2_percent(4)])
+    in_turns, _ = trust_sentences([of_jax, calibration(4), *blind])
     assert in_turns == (
         "Measured on this device, in turns, 20 rounds from 2026-11-25, within 12 pairs: of two equal programs, a side "
         "was named in 1.0 % (JAX) of trials; a true difference of 2 % was found in 20.6 % (JAX)."
