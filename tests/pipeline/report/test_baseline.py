@@ -125,12 +125,10 @@ def test_what_was_not_measured_again_is_named_and_one_process_has_no_interval() 
         "Without interval and verdict, as a side has one process: 1 of 1.",
         "Not the same then and now: node (1 of 1), libraries (1 of 1).",
     ]
-
-
-def test_another_lab_is_no_baseline_of_a_month_but_a_folder_is() -> None:
+    # Another lab is no baseline of a month, but a folder is.
     then = made(THEN | {"scheduler": "slurm"}, OCTOBER)
-    assert changes_of(then, made(NOW, NOVEMBER), same_lab=True)[0] == []
-    assert len(changes_of(then, made(NOW, NOVEMBER), same_lab=False)[0]) == 2
+    of_labs = [changes_of(then, made(NOW, NOVEMBER), same_lab=same_lab)[0] for same_lab in (True, False)]
+    assert [len(changes) for changes in of_labs] == [0, 2]
 
 
 def test_the_interval_is_welch_s() -> None:

@@ -42,7 +42,7 @@ CUT = """return [...document.querySelectorAll('[data-chart] svg text')].filter((
 VISIBLE = "return [...document.querySelectorAll('details.place')].filter((one) => !one.hidden).map((one) => one.id)"
 
 
-def _executable(names: tuple[str, ...]) -> str:
+def _executable(*names: str) -> str:
     for name in names:
         if path := shutil.which(name):
             return path
@@ -53,7 +53,7 @@ def _executable(names: tuple[str, ...]) -> str:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["WebDriver"]:
-    chromium, driver = _executable(("chromium", "chromium-browser", "google-chrome")), _executable(("chromedriver",))
+    chromium, driver = _executable("chromium", "chromium-browser", "google-chrome"), _executable("chromedriver")
     webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     from selenium.webdriver.chrome.service import Service
 
@@ -119,11 +119,6 @@ def unfold(browser: "WebDriver") -> None:
     browser.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
 
 
-def points(browser: "WebDriver", chart: str) -> int:
-    selector = f'[data-chart="{chart}"] [aria-roledescription="point"]'
-    return len(browser.find_elements("css selector", selector))
-
-
 def colour(browser: "WebDriver", selector: str, name: str) -> str:
     script = f"return getComputedStyle(document.querySelector({selector!r})).getPropertyValue({name!r})"
     return str(browser.execute_script(script))
@@ -146,7 +141,8 @@ def test_the_first_screen_answers_every_chart_is_drawn_and_only_tables_scroll_si
     assert browser.execute_script(DRAWN) == browser.execute_script(ALL_CHARTS) > 10
     # Of use case 6: five modes of PyTorch at three numbers of models, JAX's at two and three; at each the best of both
     # once more.
-    assert points(browser, "throughput_over_models") == 20 + 6
+    point = '[data-chart="throughput_over_models"] [aria-roledescription="point"]'
+    assert len(browser.find_elements("css selector", point)) == 20 + 6
     assert browser.execute_script(CUT) == []
     root = "document.documentElement"
     assert browser.execute_script(f"return {root}.scrollWidth - {root}.clientWidth") == 0

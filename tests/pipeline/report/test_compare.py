@@ -133,9 +133,8 @@ def test_devices_without_nvml_and_slices_are_devices_of_their_own() -> None:
     named = {"gpu": board, "framework": {"platform": "gpu", "device": "NVIDIA H200 MIG 1g.18gb"}}
     unnamed = {"gpu": board, "framework": {"platform": "gpu"}}
     beside = H200 | {"framework": {"platform": "cpu"}, "cpu": {"model": "Xeon"}}
-    slurm = {"scheduler": "slurm"}
     every = (H200, without_nvml, named, unnamed, beside)
-    found = [record("jax", "step.jit", environment=one | slurm) for one in every]
+    found = [record("jax", "step.jit", environment=one | {"scheduler": "slurm"}) for one in every]
     names = ["NVIDIA H200", "NVIDIA H200", "NVIDIA H200 MIG 1g.18gb", "NVIDIA H200 MIG 18.0 GiB", "CPU: Xeon"]
     assert [device_name(one) for one in found] == names
     assert counted(*found) == found[1:]  # the same measurement, on four devices
@@ -218,9 +217,6 @@ def test_what_failed_before_its_device_was_known_is_forgotten_once_it_is_measure
     other = record("torch", "step.eager", environment={}, outcome="failed", reason="no", result=None)
     section = section_of([measured, other])  # it stands beside its cell
     assert (section.setup.device, section.without_number) == ("NVIDIA H200", (other,))
-
-
-# Flags, and modes that are compared with nothing.
 
 
 def test_what_was_recompiled_once_is_compared_with_nothing() -> None:
@@ -416,11 +412,8 @@ def test_the_report_writes_csv_and_names_corrupt_records(tmp_path: Path) -> None
 def test_what_was_not_equal_stands_beside_the_ratio_and_the_efficiency(tmp_path: Path) -> None:
     sides = {"jax": H200 | {"node": "n1"}, "torch": H200 | {"node": "n2"}}
     found = [one.model_copy(update={"environment": sides[one.measurement.framework]}) for one in pair()]
-    one, several = (H200 | {"packages": {"jax": version}, "python": "3.12"} for version in ("0.10.1", "0.10.2"))
-    scaled = [
-        record("jax", "scan.jit", environment=one),
-        record("jax", "scan.jit", 1500, cell=TWO, environment=several),
-    ]
+    one, two = (H200 | {"packages": {"jax": version}, "python": "3.12"} for version in ("0.10.1", "0.10.2"))
+    scaled = [record("jax", "scan.jit", environment=one), record("jax", "scan.jit", 1500, cell=TWO, environment=two)]
     in_csv = "not equal: libraries: jax 0.10.1 / 0.10.2; not recorded: CPU, driver, variables, code"
     assert [line["scaling_differences"] for line in csv_lines(sections(scaled))] == ["", in_csv]
     shown, page = reported(Results(root=tmp_path), *found, *scaled, details=True)

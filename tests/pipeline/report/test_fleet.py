@@ -19,17 +19,16 @@ def with_logs(**of_cards: list[float]) -> dict[str, list[float]]:
     return {card: [math.exp(value) for value in logs] for card, logs in of_cards.items()}
 
 
-def test_three_cards_of_three_replicates() -> None:
-    """MSW = 6 * 0.03**2 / 6; MSB = 3 * 2 * 0.02**2 / 2 = 0.0012; between**2 = (0.0012 - 0.0009) / 3 = 0.01**2."""
+def test_variances_within_cards_and_between_them_by_hand() -> None:
+    """Three cards of three replicates: MSW = 6 * 0.03**2 / 6; MSB = 3 * 2 * 0.02**2 / 2 = 0.0012; between**2 =
+    (0.0012 - 0.0009) / 3 = 0.01**2.
+
+    Cards of two and of four: MSW = (2 + 4) * 0.04**2 / 4 = 0.0024; with the cards' means d = sqrt(0.005) apart, MSB =
+    4 / 3 * d**2; n_0 = 6 - (4 + 16) / 6 = 8 / 3; between**2 = (0.02 / 3 - 0.0024) * 3 / 8 = 0.04**2."""
     found = card_spread(with_logs(a=[-0.05, -0.02, 0.01], b=[-0.03, 0.0, 0.03], c=[-0.01, 0.02, 0.05]))
     assert (found.within, found.between) == (pytest.approx(0.03), pytest.approx(0.01))
     assert found.slowest == "a" and found.difference("a") == pytest.approx(math.exp(-0.02) - 1)
     assert found.replicates == 9
-
-
-def test_cards_of_two_and_of_four_replicates() -> None:
-    """MSW = (2 + 4) * 0.04**2 / 4 = 0.0024; with the cards' means d = sqrt(0.005) apart, MSB = 4 / 3 * d**2; n_0 = 6 -
-    (4 + 16) / 6 = 8 / 3; between**2 = (0.02 / 3 - 0.0024) * 3 / 8 = 0.04**2."""
     apart = math.sqrt(0.005)
     found = card_spread(with_logs(a=[-0.04, 0.04], b=[apart - 0.04, apart + 0.04] * 2))
     assert (found.within, found.between) == (pytest.approx(math.sqrt(0.0024)), pytest.approx(0.04))

@@ -10,15 +10,13 @@ them by those of version 3, too. `designs.json` has logarithms of pairs, with in
 import csv
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.paths import REPOSITORY
 from harness.results.sequential import CRITICAL_VALUES, LogRatio, estimate_sequentially
+from main import main
 
 GOLDEN = Path(__file__).parent / "golden"
 VERDICTS = {"JAX faster", "PyTorch faster", "same", "undecided"}
@@ -61,9 +59,7 @@ def require_equal(found: Lines, expected: Lines) -> None:
 @pytest.mark.parametrize("name", ["made", "cpu-2-cores"])
 def test_every_number_of_the_csv_files(name: str, tmp_path: Path) -> None:
     folder = shutil.copytree(GOLDEN / name / "records", tmp_path / "results" / "records").parent
-    command = [sys.executable, "main.py", "report", "--no-figures", "--results", str(folder)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert main(["report", "--no-figures", "--results", str(folder)]) == 0
     require_equal(lines_of(folder / "report" / "comparison.csv"), lines_of(GOLDEN / name / "comparison.csv"))
     require_equal(lines_of(folder / "report" / "phases.csv"), lines_of(GOLDEN / name / "phases.csv"))
 
@@ -75,12 +71,8 @@ def test_ratio_interval_verdict_and_p_of_designs() -> None:
         logs = [LogRatio(number, value, number % 2 == 0) for number, value in enumerate(case["logs"])]
         found = estimate_sequentially(logs, case["at_most"], is_extended=case["extended"])
         answer = case["answer"]
-        numbers = {
-            "ratio_jax_over_torch": found.value,
-            "ratio_low": found.interval and found.interval[0],
-            "ratio_high": found.interval and found.interval[1],
-            "p": found.p,
-        }
+        low, high = found.interval or (None, None)
+        numbers = {"ratio_jax_over_torch": found.value, "ratio_low": low, "ratio_high": high, "p": found.p}
         for name, value in numbers.items():
             expected = answer.get(name)
             assert value == (None if expected is None else pytest.approx(expected, rel=1e-6 if name == "p" else 1e-9))

@@ -73,7 +73,6 @@ def test_the_report_goes_on_without_it(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(command, "latex_tables", latex_tables)
     monkeypatch.setattr("pipeline.report.files.latex_tables", latex_tables)
-    monkeypatch.setattr("pipeline.report.page._vega", lambda: "")
     shown, page = reported(results, record("jax", "step.jit"))
     assert f"{path}: no report can be made with it (ZeroDivisionError: no step.compiled)" in shown
     assert f"{path.name}: no report can be made" in page

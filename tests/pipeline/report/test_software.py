@@ -55,6 +55,7 @@ def test_an_upgrade_in_one_folder_replaces_nothing() -> None:
 ALONE = OLD | {"packages": {"torch": "2.14.1"}, "lock": LOCK | {"sha256": "bb" * 8}}
 NEWER = OLD | {"packages": {"jax": "0.11.0", "torch": "2.15.0"}}
 BEFORE, AFTER = "jax 0.10.2, torch 2.14.1", "jax 0.11.0, torch 2.15.0"
+FIRST_JOB = measured(2000, 1000, OLD, 21, "a")
 FIRST_JOBS = [*measured(2000, None, OLD, 21, "a"), *measured(None, 1000, OLD, 21, "b")]
 
 
@@ -62,15 +63,11 @@ FIRST_JOBS = [*measured(2000, None, OLD, 21, "a"), *measured(None, 1000, OLD, 21
     ("older", "newer", "expected"),
     [
         # An upgrade of one framework alone finds its partner.
-        (
-            measured(2000, 1000, OLD, 21, "a"),
-            measured(None, 1600, NEW, 22, "b"),
-            {"torch 2.14.1": 2.0, "torch 2.15.0": 1.25},
-        ),
+        (FIRST_JOB, measured(None, 1600, NEW, 22, "b"), {"torch 2.14.1": 2.0, "torch 2.15.0": 1.25}),
         # What was measured in jobs of one framework each meets its nearest in time.
         (FIRST_JOBS, [*measured(3000, None, NEWER, 22), *measured(None, 1200, NEWER, 22)], {BEFORE: 2.0, AFTER: 2.5}),
         # Of one software the newer replaces the older.
-        (measured(2000, 1000, OLD, 21, "a"), measured(3000, 1000, OLD, 22, "b"), {"": 3.0}),
+        (FIRST_JOB, measured(3000, 1000, OLD, 22, "b"), {"": 3.0}),
         # JAX's and PyTorch's processes of one pair have each an environment of their own.
         (measured(2000, None, OLD, 21, "a"), measured(None, 1000, ALONE, 21, "a"), {"": 2.0}),
     ],
@@ -104,14 +101,13 @@ def test_scaling_takes_the_same_software_of_one_device_where_there_is_any() -> N
     two = CELL.model_copy(update={"use_case": 2, "devices": 2})
     alone = [*measured(1000, None, OLD, 21, "a"), *measured(800, None, OLD | {"packages": {"jax": "0.11.0"}}, 22, "b")]
     both = (OLD, OLD | {"packages": {"jax": "0.11.0"}})
-    several = [
-        record("jax", "step.jit", 1500, cell=two, environment=one, replicate=n) for one in both for n in range(4)
-    ]
+    of_two: dict[str, Any] = {"cell": two, "throughput": 1500}
+    several = [record("jax", "step.jit", environment=one, replicate=n, **of_two) for one in both for n in range(4)]
     compared = sections([*alone, *several], passed)
     panels = {panel.label.rpartition(" on ")[2]: [*panel.points] for panel in scaling_panels(compared)}
     assert panels == {f"CPU: Xeon (jax {release})": [(1, 1), (2, 1)] for release in ("0.10.2", "0.11.0")}
-    of_two = [one for one in compared if one.setup.cell == two]
-    kept = {one.setup.apart: scaling(one, one.rows[0], one.rows[0].modes[0]).strong.value for one in of_two}
+    on_two = [one for one in compared if one.setup.cell == two]
+    kept = {one.setup.apart: scaling(one, one.rows[0], one.rows[0].modes[0]).strong.value for one in on_two}
     assert kept == pytest.approx({"jax 0.10.2": 0.75, "jax 0.11.0": 0.9375})  # 1500 / 2 over 1000, and over 800
 
 
@@ -163,15 +159,9 @@ def test_two_labs_with_two_locks_are_shown_side_by_side_and_each_as_it_is_alone(
 
 # Records of two machines in one folder: what the newest ones take the place of is counted and named.
 
-
-HERE = CPU | {
-    "node": "n1",
-    "python": "3.12.1",
-    "packages": {"numpy": "2.3", "torch": "2.15.0", "jax": "0.11.1"},
-    "variables": {},
-    "git": {"commit": "a" * 40, "clean": True},
-}
-THERE = HERE | {"node": "n2", "packages": HERE["packages"] | {"numpy": "2.4"}}
+PACKAGES = {"numpy": "2.3", "torch": "2.15.0", "jax": "0.11.1"}
+HERE = CPU | {"node": "n1", "python": "3.12.1", "packages": PACKAGES, "variables": {}}
+THERE = HERE | {"node": "n2", "packages": PACKAGES | {"numpy": "2.4"}}
 
 
 def made(environment: dict[str, Any], minute: int, replicates: int = 4, **changes: Any) -> list[Record]:
@@ -196,14 +186,12 @@ def test_another_machine_s_newer_records_are_counted_with_what_differs() -> None
     assert "4 records are left out" in line and "Not the same: node (2 of 4), driver (2 of 4). " in line
 
 
-def test_a_measurement_that_was_repeated_is_counted_calmly() -> None:
+def test_a_measurement_that_was_repeated_is_counted_calmly_and_nothing_is_said_of_others() -> None:
     (line,) = left_out_lines([*made(HERE, 5), *made(HERE, 9, 1)])
     assert line.startswith("2 records are left out: newer ones of the same measurements stand in their place, where ")
     thrice = left_out_lines([*made(HERE, 5, 1)[:1], *made(HERE, 7, 1)[:1], *made(THERE, 9, 1)[:1]])
     assert thrice[0].startswith("2 records are left out")  # both, by the one that counts
-
-
-def test_nothing_is_said_of_what_failed_of_copies_and_of_other_devices() -> None:
+    # Nothing is said of what failed, of copies and of other devices.
     first = made(HERE, 5)
     failed = made(THERE, 3, outcome="failed", reason="x", result=None)
     other_cpu = made(HERE | {"cpu": {"model": "Ryzen"}}, 9)

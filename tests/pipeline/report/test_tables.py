@@ -7,7 +7,6 @@ import pytest
 
 from harness.plan import Cell, Framework
 from harness.results.record import Energy, EpochPoint, Latency, Memory, Record
-from pipeline.report.charts import Chart
 from pipeline.report.figures import section_charts
 from pipeline.report.phases import all_times, phases_absent, phases_of
 from pipeline.report.tables import modes_table, phases_table
@@ -75,12 +74,16 @@ def test_the_terminal_shows_p99_beside_p50_on_80_columns() -> None:
 # Throughput by batch size.
 
 
-def over_batch_sizes(found: list[Record]) -> Chart | None:
-    charts = {chart.name: chart for chart in section_charts(section_of(found))}
-    return charts.get("throughput_over_batch_size")
+def groups_over_batch_sizes(found: list[Record]) -> dict[str, list[tuple[int, float, bool]]]:
+    """Of each the batch sizes, with the throughput and whether it is of the best mode there."""
+    (chart,) = [one for one in section_charts(section_of(found)) if one.name == "throughput_over_batch_size"]
+    groups: dict[str, list[tuple[int, float, bool]]] = {}
+    for one in chart.points:
+        groups.setdefault(one["group"], []).append((one["value"], one["throughput"], one["chosen"]))
+    return groups
 
 
-def test_a_group_for_each_model_precision_and_options_without_what_is_worthless() -> None:
+def test_a_group_for_each_model_precision_options_and_settings_without_what_is_worthless() -> None:
     options = {"batch_norm": "folded", "inputs": "on_device"}
     groups: list[tuple[str, Any]] = [("resnet50", "bf16"), ("resnet50", "fp32"), ("vit_b_16", "fp32")]
     found = [
@@ -90,18 +93,12 @@ def test_a_group_for_each_model_precision_and_options_without_what_is_worthless(
     ]
     found.append(record("jax", "x", model="resnet50", precision="tf32"))  # one size makes no line
     found.append(record("jax", "worthless", batch_size=8, model="resnet50", options=options, flags={"recompiled": "1"}))
-    chart = over_batch_sizes(found)
     labels = [f"{model} | {precision}, folded, on_device" for model, precision in groups]
-    assert [(one["group"], one["value"], one["throughput"], one["chosen"]) for one in chart.points] == [
-        (label, size, 10 * size, True) for label in labels for size in (1, 8)
-    ]
-
-
-def test_other_settings_have_groups_of_their_own() -> None:
+    assert groups_over_batch_sizes(found) == {label: [(1, 10, True), (8, 80, True)] for label in labels}
     sizes_and_epochs = [(size, epochs) for size in (100, 200) for epochs in (2, 3)]
-    chart = over_batch_sizes([record("jax", "x", batch_size=b, settings={"epochs": e}) for b, e in sizes_and_epochs])
-    labels = {point["group"] for point in chart.points} if chart else set()
-    assert len(labels) == 2 and all(label.startswith("cnn | fp32 (settings ") for label in labels)
+    found = [record("jax", "x", batch_size=b, settings={"epochs": e}) for b, e in sizes_and_epochs]
+    of_settings = groups_over_batch_sizes(found)
+    assert len(of_settings) == 2 and all(label.startswith("cnn | fp32 (settings ") for label in of_settings)
 
 
 # Over an option's numbers.
