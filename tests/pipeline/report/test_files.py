@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import pytest
 
 from harness.paths import Results
-from harness.plan import Framework
 from harness.results.record import Record
 from pipeline.report.charts import PAGE, PRINT, specification
 from pipeline.report.command import ReportOptions, report_command
@@ -35,10 +34,8 @@ STRANGE = CELL.model_copy(update={"benchmark": NASTY, "use_case": 9, "use_case_n
 
 
 def records(replicates: int = 4, **changes: Any) -> list[Record]:
-    speeds: tuple[tuple[Framework, str, float], ...] = (
-        *(("jax", "step.jit", 3000), ("jax", "scan.jit", 2500)),
-        *(("torch", "step.eager", 1000), ("torch", "step.compiled", 2000)),
-    )
+    speeds: list[Any] = [("jax", "step.jit", 3000), ("jax", "scan.jit", 2500)]
+    speeds += [("torch", "step.eager", 1000), ("torch", "step.compiled", 2000)]
     return [
         full(framework, mode, speed * size / 100, number, batch_size=size, **{"model": "cnn", "cell": CELL} | changes)
         for framework, mode, speed in speeds

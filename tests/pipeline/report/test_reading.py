@@ -17,6 +17,7 @@ from pipeline.report import command
 from pipeline.report.compare import sections
 from pipeline.report.csv_files import csv_text, phases_csv_text
 from pipeline.report.reading import Reading, read_records, without_odd_ones
+from tests.made.calibration_records import process
 from tests.made.report_records import record, save
 from tests.pipeline.report.shown import reported
 
@@ -77,6 +78,13 @@ def test_the_report_goes_on_without_it(tmp_path: Path, monkeypatch: pytest.Monke
     assert f"{path}: no report can be made with it (ZeroDivisionError: no step.compiled)" in shown
     assert f"{path.name}: no report can be made" in page
     assert "step.eager" in (results.report / "comparison.csv").read_text()
+
+
+def test_what_was_planted_is_no_result(tmp_path: Path) -> None:
+    measured, planted = record("torch", "step.eager"), process(0, "unslowed_a")
+    paths = [save(one, Results(root=tmp_path)) for one in (measured, planted)]
+    found = [[one.measurement for one in read_records(paths, planted=asked).records] for asked in (False, True)]
+    assert found == [[measured.measurement], [planted.measurement]]
 
 
 def test_columns_are_the_rows_again() -> None:

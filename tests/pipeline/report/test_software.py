@@ -13,6 +13,7 @@ import pytest
 from harness.packs import record_paths, record_text
 from harness.paths import PUBLISHED, Results
 from harness.results.record import Record
+from pipeline.report import command
 from pipeline.report.answer import groups_of
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import Section, scaling, sections
@@ -138,7 +139,10 @@ def comparison_of(results: Results, *beside: Results) -> tuple[dict[tuple[str, .
     return {tuple(one[name] for name in key): one["ratio_jax_over_torch"] for one in lines}, text(console)
 
 
-def test_two_labs_with_two_locks_are_shown_side_by_side_and_each_as_it_is_alone(tmp_path: Path) -> None:
+def test_two_labs_with_two_locks_are_shown_side_by_side_and_each_as_it_is_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "PUBLISHED_CALIBRATIONS", tmp_path / "none")  # which take their time
     east = published_as(tmp_path / "east" / "results")
     west = published_as(tmp_path / "west" / "results", torch="2.99.0")
     for parity in (west.root / "records" / "any" / "mnist_5").rglob("parity-*.npz"):
