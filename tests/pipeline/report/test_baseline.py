@@ -156,8 +156,8 @@ BESIDE = [slowed(one, 0.96 if one.measurement.framework == "jax" else 0.98) for 
 
 
 def test_what_neighbours_cost_each_framework_and_the_ratio() -> None:
-    """0.96 * exp(+-2.447 * 0.00816 * sqrt(2 / 4)), as above. In the ratio, what replicates differ by is
-    the same on both sides, so its interval has no width: 0.96 / 0.98."""
+    """0.96 * exp(+-2.447 * 0.00816 * sqrt(2 / 4)), as above. In the ratio, what replicates differ by is the same on
+    both sides, so its interval has no width: 0.96 / 0.98."""
     table = neighbours_table(ALONE, BESIDE)
     title, *lines = [line.cells for line in table.lines]
     assert title == ["mnist train, cnn-b100-fp32, on CPU: Xeon, 7 neighbours"]

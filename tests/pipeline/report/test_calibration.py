@@ -222,6 +222,8 @@ def test_how_far_verdicts_can_be_trusted_in_words() -> None:
         "Measured on this device, in turns, 20 rounds from 2026-11-25, within 12 pairs: of two equal programs, a side "
         "was named in 1.0 % (JAX) of trials; a true difference of 2 % was found in 20.6 % (JAX)."
     )
+    of_torch: Any = SimpleNamespace(**vars(of_jax) | {"framework": "torch"})
+    assert "a side was named in 1.0 % (both) of trials" in trust_sentences([of_jax, of_torch])[0]
     for none in ([], [calibration(4, quick=True)], [calibration(3)]):
         assert trust_sentences(none)[0].startswith("Not calibrated on this device: `python main.py calibrate`")
 
@@ -240,8 +242,7 @@ def test_the_whole_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     broken = results.calibration / "broken.json"
     broken.write_text("{")
     output, page = reported(results, *found)
-    assert f"Warning: {broken}: not a record" in output
+    assert f"Warning: {broken}: not a record" in output and broken.name in page
     assert output.count("a true difference of 2 % was found in 0.0 % (PyTorch)") == 1
     assert output.count("Not calibrated on this device") == 1
     assert "batch 256" not in output  # no comparison takes what was planted
-    assert "broken.json" in (results.report / "report.html").read_text()
