@@ -1,21 +1,24 @@
-"""Each framework against itself: a planted slowdown ends with 1, by hand-made throughputs with known answers."""
+"""Each framework against itself, before and now, alone and beside neighbours: a planted slowdown ends with 1. By
+hand-made throughputs with known answers."""
 
 import csv
 import math
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scipy import stats
 
-from harness.paths import REPOSITORY, Results
+from harness.paths import Results
 from harness.plan import Framework
 from harness.results.record import Record
 from harness.results.statistics import unpaired_interval
+from main import main
 from pipeline.report.baseline import baseline_table, before_and_after, changes_of
-from tests.made.report_records import CELL, CPU, record, save
+from pipeline.report.neighbours import neighbours_table
+from tests.made.report_records import CPU, record, save, with_blocks
+from tests.pipeline.report.shown import reported
 
 THEN = CPU | {"node": "n1", "packages": {"jax": "0.10.2", "torch": "2.14.1"}}
 NOW = CPU | {"node": "n2", "packages": {"jax": "0.10.2", "torch": "2.15.0"}}
@@ -26,23 +29,29 @@ WOBBLE = (0.99, 1.0, 1.01, 1.0)
 
 def made(environment: dict[str, Any], ended_at: str, factor: float = 1.0) -> list[Record]:
     """Four replicates of both; PyTorch's throughput is times the factor."""
-    return [
-        record(
-            framework,
-            mode,
-            1000 * wobble * (factor if framework == "torch" else 1),
-            replicate=number,
-            environment=environment,
-            ended_at=ended_at,
-        )
-        for framework, mode in SIDES
-        for number, wobble in enumerate(WOBBLE)
-    ]
+    found = []
+    for framework, mode in SIDES:
+        speed = 1000 * (factor if framework == "torch" else 1)
+        of_all: dict[str, Any] = {"environment": environment, "ended_at": ended_at}
+        found += [record(framework, mode, speed * one, replicate=n, **of_all) for n, one in enumerate(WOBBLE)]
+    return found
 
 
-def report(*flags: str, results: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "main.py", "report", "--results", str(results), *flags]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+Report = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def report(capsys: pytest.CaptureFixture[str]) -> Report:
+    """The command, which returns its exit status and all that it wrote, without line breaks."""
+
+    def command(results: Path, *flags: str) -> tuple[int, str]:
+        try:
+            code = main(["report", "--results", str(results), *flags])
+        except SystemExit as refused:
+            code = int(refused.code or 0)
+        return code, " ".join("".join(capsys.readouterr()).split())
+
+    return command
 
 
 def fill(folder: Path, *records: Record) -> Path:
@@ -54,11 +63,10 @@ def fill(folder: Path, *records: Record) -> Path:
 OCTOBER, NOVEMBER = "2026-10-31T23:59:59+00:00", "2026-11-01T00:00:00+00:00"
 
 
-def test_a_planted_slowdown_of_5_percent_ends_with_1_and_none_without_it(tmp_path: Path) -> None:
+def test_a_planted_slowdown_of_5_percent_ends_with_1_and_none_without_it(tmp_path: Path, report: Report) -> None:
     slow = fill(tmp_path / "slow", *made(THEN, OCTOBER), *made(NOW, NOVEMBER, 0.95))
-    done = report("--baseline", "2026-10", "--fail-above", "3%", results=slow)
-    shown = " ".join(done.stdout.split())
-    assert done.returncode == 1, done.stdout + done.stderr
+    code, shown = report(slow, "--baseline", "2026-10", "--fail-above", "3%")
+    assert code == 1, shown
     assert "Slower by more than 3 %: mnist, use case 1 (train), on CPU: Xeon: PyTorch cnn-b100-fp32-step.eager" in shown
     # s = 0.00816 of four logarithms on each side: 0.95 * exp(+-2.447 * 0.00816 * sqrt(2 / 4)).
     assert "0.950 (0.937 to 0.964), 2.14.1 -> 2.15.0; not the same: node, libraries." in shown
@@ -68,23 +76,20 @@ def test_a_planted_slowdown_of_5_percent_ends_with_1_and_none_without_it(tmp_pat
     assert (torch["release_then"], torch["release_now"], torch["verdict"]) == ("2.14.1", "2.15.0", "slower")
     assert float(torch["ratio_now_over_then"]) == pytest.approx(0.95)
     assert (float(jax["ratio_now_over_then"]), jax["verdict"]) == (pytest.approx(1), "undecided")
-    assert report("--baseline", "2026-10", "--fail-above", "5", results=slow).returncode == 0  # it is 5 %, and no more
-    assert report("--baseline", "2026-10", results=slow).returncode == 0  # nothing was to fail
+    assert report(slow, "--baseline", "2026-10", "--fail-above", "5")[0] == 0  # it is 5 %, and no more
+    assert report(slow, "--baseline", "2026-10")[0] == 0  # nothing was to fail
 
     same = fill(tmp_path / "same", *made(NOW, NOVEMBER))
     then = fill(tmp_path / "then", *made(THEN, OCTOBER))
-    done = report("--baseline", str(then), "--fail-above", "3%", results=same)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Nothing is slower by more than 3 % with 95 % confidence." in " ".join(done.stdout.split())
+    code, shown = report(same, "--baseline", str(then), "--fail-above", "3%")
+    assert (code, "Nothing is slower by more than 3 % with 95 % confidence." in shown) == (0, True), shown
 
 
-def test_what_the_command_line_refuses(tmp_path: Path) -> None:
+def test_what_the_command_line_refuses(tmp_path: Path, report: Report) -> None:
     folder = fill(tmp_path / "a", *made(NOW, NOVEMBER))
+    no_month = "2026-13: is neither a month nor a results folder that is there; valid: a month such as 2026-10"
     for flags, words in (
-        (
-            ["--baseline", "2026-13"],
-            "--baseline 2026-13: is neither a month nor a results folder that is there; valid: a month such as 2026-10",
-        ),
+        (["--baseline", "2026-13"], f"--baseline {no_month}"),
         (["--fail-above", "3%"], "--fail-above: goes with --baseline"),
         (["--baseline", "2026-10", "--fail-above", "3x"], "3x: a slowdown below 100 %, such as 3%"),
         (["--baseline", "2026-10", "--update-readme"], "take the records of one results folder"),
@@ -92,10 +97,10 @@ def test_what_the_command_line_refuses(tmp_path: Path) -> None:
         (["--fleet", "--results", str(folder.parent)], "--fleet: takes one results folder"),
         (["--fleet", "--baseline", "2026-10"], "--fleet: takes one results folder, without --baseline"),
     ):
-        done = report(*flags, results=folder)
-        assert (done.returncode, words in " ".join(done.stderr.split())) == (2, True), done.stderr
-    done = report("--baseline", "2026-10", "--fail-above", "3%", results=folder)
-    assert (done.returncode, "Nothing was measured both in the baseline and later" in done.stdout) == (1, True)
+        code, shown = report(folder, *flags)
+        assert (code, words in shown) == (2, True), shown
+    code, shown = report(folder, "--baseline", "2026-10", "--fail-above", "3%")
+    assert (code, "Nothing was measured both in the baseline and later" in shown) == (1, True)
 
 
 def test_each_release_is_compared_with_the_newest_of_the_baseline() -> None:
@@ -120,53 +125,56 @@ def test_what_was_not_measured_again_is_named_and_one_process_has_no_interval() 
         "Without interval and verdict, as a side has one process: 1 of 1.",
         "Not the same then and now: node (1 of 1), libraries (1 of 1).",
     ]
-
-
-def test_another_lab_is_no_baseline_of_a_month_but_a_folder_is() -> None:
+    # Another lab is no baseline of a month, but a folder is.
     then = made(THEN | {"scheduler": "slurm"}, OCTOBER)
-    assert changes_of(then, made(NOW, NOVEMBER), same_lab=True)[0] == []
-    assert len(changes_of(then, made(NOW, NOVEMBER), same_lab=False)[0]) == 2
+    of_labs = [changes_of(then, made(NOW, NOVEMBER), same_lab=same_lab)[0] for same_lab in (True, False)]
+    assert [len(changes) for changes in of_labs] == [0, 2]
 
 
 def test_the_interval_is_welch_s() -> None:
     now, then = [95.0, 97.0, 96.0, 99.0, 94.0], [100.0, 104.0, 99.0]
-    test = stats.ttest_ind([math.log(one) for one in now], [math.log(one) for one in then], equal_var=False)
+    test = stats.ttest_ind([*map(math.log, now)], [*map(math.log, then)], equal_var=False)
     freedom = math.floor(test.df)  # rounded down, as the project's other intervals: a little wider
-    reach = (math.fsum(map(math.log, now)) / 5 - math.fsum(map(math.log, then)) / 3) / test.statistic
-    reach *= stats.t.ppf(0.975, freedom)
     centre = math.fsum(map(math.log, now)) / 5 - math.fsum(map(math.log, then)) / 3
+    reach = centre / test.statistic * stats.t.ppf(0.975, freedom)
     expected = math.exp(centre - reach), math.exp(centre + reach)
     assert unpaired_interval(now, then) == pytest.approx(sorted(expected), rel=1e-3)
     assert unpaired_interval([2.0, 2.0], [1.0, 1.0]) == pytest.approx((2, 2))
     assert unpaired_interval([2.0], [1.0, 1.1]) is None
 
 
-def test_lines_of_other_work_do_not_look_the_same() -> None:
-    """A quick run, two devices, other settings and another cluster: each has a name of its own."""
-    two = CELL.model_copy(update={"devices": 2})
-
-    def at(ended_at: str) -> list[Record]:
-        work: list[dict[str, Any]] = [{}, {"quick": True}, {"cell": two}, {"settings": {"epochs": 9}}]
-        found = [record("jax", "step.jit", environment=THEN, ended_at=ended_at, **one) for one in work]
-        cluster = THEN | {"slurm": {"cluster": "alpha"}}
-        return [*found, record("jax", "step.jit", environment=cluster, ended_at=ended_at)]
-
-    changes, missing = changes_of(at(OCTOBER), at(NOVEMBER), same_lab=True)
-    assert missing == []
-    of_lines = {(one.place.removeprefix("mnist, use case 1 (train), on CPU: Xeon"), one.mode) for one in changes}
-    mode = "cnn-b100-fp32-step.jit"
-    assert of_lines == {
-        (" (cluster local)", f"{mode} (epochs 2)"),
-        (" (cluster local)", f"{mode} (epochs 9)"),
-        (" (cluster local) (quick run)", mode),
-        (" (cluster local), 2 processes", mode),
-        (" (cluster alpha)", mode),
-    }
+# What neighbours cost.
 
 
-def test_many_that_were_not_measured_again_are_counted() -> None:
-    then = [record("jax", "step.jit", environment=THEN, ended_at=OCTOBER, batch_size=size) for size in range(1, 8)]
-    changes, missing = changes_of(then, made(NOW, NOVEMBER), same_lab=True)
-    assert len(missing) == 7
-    (note,) = baseline_table(changes, missing, None).notes
-    assert note.count("CPU: Xeon: JAX cnn-b") == 5 and note.endswith("; and 2 more.")
+def slowed(record: Record, by: float) -> Record:
+    return with_blocks(record, block_times_s=[time_s / by for time_s in record.result.blocks.block_times_s])
+
+
+ALONE = made(THEN | {"neighbours": 0}, OCTOBER)
+WITH_7 = made(THEN | {"neighbours": 7}, NOVEMBER)
+BESIDE = [slowed(one, 0.96 if one.measurement.framework == "jax" else 0.98) for one in WITH_7]
+
+
+def test_what_neighbours_cost_each_framework_and_the_ratio() -> None:
+    """0.96 * exp(+-2.447 * 0.00816 * sqrt(2 / 4)), as above. In the ratio, what replicates differ by is the same on
+    both sides, so its interval has no width: 0.96 / 0.98."""
+    table = neighbours_table(ALONE, BESIDE)
+    title, *lines = [line.cells for line in table.lines]
+    assert title == ["mnist train, cnn-b100-fp32, on CPU: Xeon, 7 neighbours"]
+    assert lines == [
+        ["JAX step.jit", "-4.0 % (-5.3 % to -2.6 %)", "4 and 4"],
+        ["PyTorch step.eager", "-2.0 % (-3.4 % to -0.6 %)", "4 and 4"],
+        ["JAX / PyTorch", "-2.0 % (-2.0 % to -2.0 %)", "4 and 4"],
+    ]
+    assert not neighbours_table([], BESIDE).lines and not neighbours_table(ALONE, []).lines
+    assert not neighbours_table(ALONE, ALONE).lines  # measured before the node was shared
+
+
+def test_the_report_has_it_where_something_was_measured_alone(tmp_path: Path) -> None:
+    results = Results(root=tmp_path)
+    assert "neighbours" not in reported(results, *BESIDE)[0]
+    fill(results.alone.root, *ALONE)
+    shown, page = reported(results)
+    assert "JAX step.jit -4.0 %" in " ".join(shown.split())
+    assert "What neighbours on the node cost" in page
+    assert (results.report / "tables" / "neighbours.tex").is_file()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.results.record import Record
 from pipeline.report.calibration import calibrated_devices
 from pipeline.report.charts import PRINT, specification
 from pipeline.report.compare import sections
@@ -19,7 +18,7 @@ from tests.made.calibration_records import calibration
 from tests.made.patience import patience
 from tests.made.report_records import A100, CELL, passed, record
 from tests.pipeline.report.test_files import TWO, records
-from tests.pipeline.report.test_option_axis import of, sweep
+from tests.pipeline.report.test_tables import of, sweep
 
 if TYPE_CHECKING:
     from selenium.webdriver.remote.webdriver import WebDriver
@@ -43,7 +42,7 @@ CUT = """return [...document.querySelectorAll('[data-chart] svg text')].filter((
 VISIBLE = "return [...document.querySelectorAll('details.place')].filter((one) => !one.hidden).map((one) => one.id)"
 
 
-def _executable(names: tuple[str, ...]) -> str:
+def _executable(*names: str) -> str:
     for name in names:
         if path := shutil.which(name):
             return path
@@ -54,7 +53,7 @@ def _executable(names: tuple[str, ...]) -> str:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["WebDriver"]:
-    chromium, driver = _executable(("chromium", "chromium-browser", "google-chrome")), _executable(("chromedriver",))
+    chromium, driver = _executable("chromium", "chromium-browser", "google-chrome"), _executable("chromedriver")
     webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     from selenium.webdriver.chrome.service import Service
 
@@ -83,19 +82,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *records(environment=A100, cell=CELL.model_copy(update={"benchmark": "cifar10"})),
         *records(environment=CPU, quick=True, replicates=1),
         record("jax", "scan.jit", outcome="failed", reason="a node died", result=None),
-        *many_models(),
+        *sweep(quick=True)[1:],
+        of("torch", "loop.eager", 1, 1000, details={"phases": {"forward": [0.01], "backward": [0.03]}}, quick=True),
     ]
     calibrated = calibrated_devices([calibration(3)], ["CPU: A CPU", "NVIDIA A100", "NVIDIA H200"])
     path = tmp_path_factory.mktemp("page") / "report.html"
     html = page_html(sections(found, passed), found, (), Path("results"), calibrated)
     path.write_text(html, encoding="utf-8")
     return path
-
-
-def many_models() -> list[Record]:
-    details = {"phases": {"forward": [0.01, 0.02], "backward": [0.03, 0.05]}}
-    timed = of("torch", "loop.eager", 1, 1000, details=details, quick=True)
-    return [*sweep(quick=True)[1:], timed]
 
 
 def show(browser: "WebDriver", page: Path, size: tuple[int, int], theme: str) -> None:
@@ -125,18 +119,12 @@ def unfold(browser: "WebDriver") -> None:
     browser.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
 
 
-def points(browser: "WebDriver", chart: str) -> int:
-    selector = f'[data-chart="{chart}"] [aria-roledescription="point"]'
-    return len(browser.find_elements("css selector", selector))
-
-
 def colour(browser: "WebDriver", selector: str, name: str) -> str:
     script = f"return getComputedStyle(document.querySelector({selector!r})).getPropertyValue({name!r})"
     return str(browser.execute_script(script))
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize(("size", "theme"), [(DESK, "light"), (PHONE, "dark")], ids=["desk", "phone"])
 def test_the_first_screen_answers_every_chart_is_drawn_and_only_tables_scroll_sideways(
     browser: "WebDriver", page: Path, size: tuple[int, int], theme: str
 ) -> None:
@@ -153,7 +141,8 @@ def test_the_first_screen_answers_every_chart_is_drawn_and_only_tables_scroll_si
     assert browser.execute_script(DRAWN) == browser.execute_script(ALL_CHARTS) > 10
     # Of use case 6: five modes of PyTorch at three numbers of models, JAX's at two and three; at each the best of both
     # once more.
-    assert points(browser, "throughput_over_models") == 20 + 6
+    point = '[data-chart="throughput_over_models"] [aria-roledescription="point"]'
+    assert len(browser.find_elements("css selector", point)) == 20 + 6
     assert browser.execute_script(CUT) == []
     root = "document.documentElement"
     assert browser.execute_script(f"return {root}.scrollWidth - {root}.clientWidth") == 0
@@ -173,18 +162,19 @@ def test_a_link_opens_its_section_and_filters_hide(browser: "WebDriver", page: P
     browser.execute_script("arguments[0].click()", first)
     wait_for(browser, f"document.getElementById('{target}').open")
     assert len(browser.execute_script(VISIBLE)) == 5
-    device = Select(browser.find_element("id", "filter-device"))
+    device, benchmark, use_case = (
+        Select(browser.find_element("id", f"filter-{name}")) for name in ("device", "benchmark", "use-case")
+    )
     device.select_by_index(1)
     assert device.first_selected_option.get_attribute("value") == f"CPU: {CPU_NAME}"
     assert len(browser.execute_script(VISIBLE)) == 1
     device.select_by_visible_text("NVIDIA H200")
-    assert len(browser.execute_script(VISIBLE)) == 3
     assert browser.find_element("id", "shown").text == "3 of 5 sections are shown."
-    Select(browser.find_element("id", "filter-benchmark")).select_by_visible_text("cifar10")
+    benchmark.select_by_visible_text("cifar10")
     assert browser.execute_script(VISIBLE) == []
-    for name in ("filter-device", "filter-benchmark"):
-        Select(browser.find_element("id", name)).select_by_index(0)
-    Select(browser.find_element("id", "filter-use-case")).select_by_value("2")
+    device.select_by_index(0)
+    benchmark.select_by_index(0)
+    use_case.select_by_value("2")
     assert len(browser.execute_script(VISIBLE)) == 1
 
 
@@ -207,17 +197,6 @@ def test_a_point_tells_its_numbers_and_charts_follow_the_toggle_of_the_theme(bro
         assert colour(browser, "body", "background-color") == PAPER[theme]
         assert colour(browser, '[data-chart="throughput_over_batch_size"] .mark-symbol path', "fill") == JAX[theme]
         assert toggle.get_attribute("aria-pressed") == str(theme == "dark").lower()
-
-
-def test_without_scripts_the_tables_still_say_it(browser: "WebDriver", page: Path) -> None:
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
-        show(browser, page, DESK, "light")
-        body = browser.find_element("tag name", "body").text
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-    assert "Without JavaScript the charts are missing" in body
-    assert "JAX, 1.50 × (1.50 to 1.50)" in body
 
 
 def test_no_text_of_a_figure_s_file_is_cut_at_its_edge(browser: "WebDriver", tmp_path: Path) -> None:

@@ -53,12 +53,6 @@ def test_all_conditions_of_replicates_of_which_one_differs() -> None:
     assert [one.name for one in found if one.state == "not recorded"] == ["node"]
 
 
-def test_what_is_not_recorded_and_a_cpu_has_no_driver() -> None:
-    found = {one.name: one.state for one in conditions([(CPU, CPU)])}
-    assert "GPU" not in found and "driver" not in found and "Slurm job" not in found
-    assert found["CPUs"] == found["pairing"] == found["code"] == "not recorded"
-
-
 LOCK = {"name": "2026-11", "file": "cpu-py312-x86_64", "sha256": "2be1", "packages": 101, "matching": 101, "others": []}
 OURS = "2026-11 cpu-py312-x86_64 (SHA-256 2be1)"
 
@@ -99,14 +93,6 @@ def paired(kind: str, pair: str | None = None, **turns: str) -> dict[str, Any]:
 TURNS = paired("interleaved", "12.0", turns="t1")
 
 
-def libraries(packages: dict[str, str], environment: dict[str, Any] = H200) -> dict[str, Any]:
-    return environment | {"python": "3.12", "packages": packages}
-
-
-def variables(**values: str) -> dict[str, Any]:
-    return {"variables": values}
-
-
 @pytest.mark.parametrize(
     ("name", "jax", "torch", "expected"),
     [
@@ -116,25 +102,24 @@ def variables(**values: str) -> dict[str, Any]:
         ("lock", lock(), lock(matching=99), f"{OURS} / 2026-11 cpu-py312-x86_64 (SHA-256 2be1, but 2 packages)"),
         ("lock", lock(), {"lock": None}, f"{OURS} / none"),
         ("lock", {"lock": None}, {"lock": None}, ""),
-        ("lock", {}, {}, ""),
         ("lock", lock(), {}, "not recorded"),
         # Code, by its contents: the runners are two, one has imported more, and the commits differ in a document.
         ("code", JAX, TORCH, "equal"),
         ("code", JAX, code("a", harness_of_clock="h2"), "harness.clock h1 / h2"),
         ("code", *MANY, "harness.m0 x / y, harness.m1 x / y, harness.m2 x / y, and 2 more"),
-        ("code", JAX, {}, "not recorded"),
         # Each side counts its own parameters.
         ("parameters", counted("jax", 26_010), counted("torch", 26_010), "equal"),
         ("parameters", counted("jax", 26_010), counted("torch", 1_026_010), "26,010 / 1,026,010"),
         ("parameters", counted("jax", 26_010), counted("torch", None), "not recorded"),
         ("parameters", counted("jax", None), counted("torch", None), ""),
+        *((name, CPU, CPU, "") for name in ("GPU", "driver", "Slurm job")),
+        *((name, CPU, CPU, "not recorded") for name in ("CPUs", "pairing", "code")),
         # Every rank has its GPU.
         ("GPU", on_ranks("GPU-1", "GPU-2"), on_ranks("GPU-2", "GPU-1"), "equal"),
         ("GPU", on_ranks("GPU-1", "GPU-2"), on_ranks("GPU-1", "GPU-3"), "GPU-1 GPU-2 / GPU-1 GPU-3"),
         ("node", on_ranks("GPU-1", "GPU-2"), on_ranks("GPU-1", "GPU-3"), "equal"),
         ("GPU", of_one_process("GPU-2", "GPU-1"), on_ranks("GPU-1", "GPU-2"), "equal"),
         ("GPU", of_one_process("GPU-1", "GPU-3"), on_ranks("GPU-1", "GPU-2"), "GPU-1 GPU-3 / GPU-1 GPU-2"),
-        ("node", of_one_process("GPU-1", "GPU-3"), on_ranks("GPU-1", "GPU-2"), "equal"),
         # An old record of one process for each of two nodes has the first UUID of each only.
         ("GPU", on_ranks("GPU-1"), on_ranks("GPU-1", "GPU-2"), "not recorded"),
         # Equal pairing is neighbours in one run.
@@ -146,36 +131,6 @@ def variables(**values: str) -> dict[str, Any]:
         ("pairing", TURNS, TURNS, "equal"),
         ("pairing", TURNS, paired("interleaved", "12.0", turns="t2"), "interleaved, but not with each other"),
         ("pairing", TURNS, paired("together", "12.0"), "interleaved / together"),
-        # Libraries are compared by what they are.
-        (
-            "libraries",
-            libraries({"nvidia-cudnn-cu12": "9.10"}),
-            libraries({"nvidia-cudnn-cu13": "9.26"}),
-            "nvidia-cudnn 9.10 / 9.26",
-        ),
-        ("libraries", libraries({"nvidia-cudnn-cu12": "9.10"}), libraries({"nvidia-cudnn": "9.10"}), "equal"),
-        (
-            "libraries",
-            libraries({"nvidia-cublas": "13.4", "jax": "0.10.2"}),
-            libraries({"torch": "2.15.0"}),
-            "nvidia-cublas 13.4 / absent",
-        ),
-        (
-            "libraries",
-            libraries({"jax-cuda13-plugin": "0.10.2"}),
-            libraries({"triton": "3.9", "nvidia-cusparselt-cu13": "0.8"}),
-            "equal",
-        ),
-        ("libraries", libraries({}, CPU), libraries({"nvidia-cublas": "13.4"}, CPU), "equal"),  # means nothing there
-        # Variables of one side that change that side.
-        ("variables", variables(OMP_NUM_THREADS="4"), variables(), "OMP_NUM_THREADS 4 / unset"),
-        ("variables", variables(), variables(LD_LIBRARY_PATH="/opt/cuda"), "LD_LIBRARY_PATH unset / /opt/cuda"),
-        ("variables", variables(), variables(NVIDIA_TF32_OVERRIDE="0"), "NVIDIA_TF32_OVERRIDE unset / 0"),
-        ("variables", variables(XLA_FLAGS="x", JAX_PLATFORMS="cuda"), variables(TORCH_LOGS="x"), "equal"),
-        ("variables", variables(), variables(PYTORCH_ALLOC_CONF="x"), "equal"),
-        ("variables", variables(CUDA_CACHE_PATH="/tmp/1"), variables(CUDA_CACHE_PATH="/tmp/2"), "equal"),
-        ("variables", variables(), variables(CUDA_MODULE_LOADING="LAZY"), "equal"),
-        ("variables", variables(), variables(CUDA_MODULE_LOADING="EAGER"), "CUDA_MODULE_LOADING LAZY / EAGER"),
     ],
 )
 def test_what_is_equal_on_both_sides(name: str, jax: Any, torch: Any, expected: str) -> None:
@@ -183,15 +138,39 @@ def test_what_is_equal_on_both_sides(name: str, jax: Any, torch: Any, expected: 
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "expected"),
+    ("on", "jax", "torch", "expected"),
     [
-        (JAX, code("b", harness_of_clock="h1", jax_runner_of_train="j1", jax_runner_of_trace="x"), "equal"),
-        (
-            JAX,
-            code("a", harness_of_clock="h2", harness_of_ghost="g1", jax_runner_of_train="j2"),
-            "harness.clock h1 / h2, jax_runner.train j1 / j2",
-        ),
+        (H200, {"nvidia-cudnn-cu12": "9.10"}, {"nvidia-cudnn-cu13": "9.26"}, "nvidia-cudnn 9.10 / 9.26"),
+        (H200, {"nvidia-cudnn-cu12": "9.10"}, {"nvidia-cudnn": "9.10"}, "equal"),
+        (H200, {"nvidia-cublas": "13.4", "jax": "0.10.2"}, {"torch": "2.15.0"}, "nvidia-cublas 13.4 / absent"),
+        (H200, {"jax-cuda13-plugin": "0.10.2"}, {"triton": "3.9", "nvidia-cusparselt-cu13": "0.8"}, "equal"),
+        (CPU, {}, {"nvidia-cublas": "13.4"}, "equal"),  # means nothing there
     ],
 )
-def test_code_among_records_of_one_framework(one: Any, other: Any, expected: str) -> None:
-    assert of_both("code", one, other, conditions_of_one_framework) == expected
+def test_libraries_are_compared_by_what_they_are(on: Any, jax: Any, torch: Any, expected: str) -> None:
+    ours, theirs = (on | {"python": "3.12", "packages": packages} for packages in (jax, torch))
+    assert of_both("libraries", ours, theirs) == expected
+
+
+@pytest.mark.parametrize(
+    ("jax", "torch", "expected"),
+    [
+        ({"OMP_NUM_THREADS": "4"}, {}, "OMP_NUM_THREADS 4 / unset"),
+        ({}, {"LD_LIBRARY_PATH": "/opt/cuda"}, "LD_LIBRARY_PATH unset / /opt/cuda"),
+        ({}, {"NVIDIA_TF32_OVERRIDE": "0"}, "NVIDIA_TF32_OVERRIDE unset / 0"),
+        ({"XLA_FLAGS": "x", "JAX_PLATFORMS": "cuda"}, {"TORCH_LOGS": "x", "PYTORCH_ALLOC_CONF": "x"}, "equal"),
+        ({"CUDA_CACHE_PATH": "/tmp/1"}, {"CUDA_CACHE_PATH": "/tmp/2"}, "equal"),
+        ({}, {"CUDA_MODULE_LOADING": "LAZY"}, "equal"),
+        ({}, {"CUDA_MODULE_LOADING": "EAGER"}, "CUDA_MODULE_LOADING LAZY / EAGER"),
+    ],
+)
+def test_variables_of_one_side_that_change_that_side(jax: Any, torch: Any, expected: str) -> None:
+    assert of_both("variables", {"variables": jax}, {"variables": torch}) == expected
+
+
+def test_code_among_records_of_one_framework() -> None:
+    same = code("b", harness_of_clock="h1", jax_runner_of_train="j1", jax_runner_of_trace="x")
+    assert of_both("code", JAX, same, conditions_of_one_framework) == "equal"
+    other = code("a", harness_of_clock="h2", harness_of_ghost="g1", jax_runner_of_train="j2")
+    differing = "harness.clock h1 / h2, jax_runner.train j1 / j2"
+    assert of_both("code", JAX, other, conditions_of_one_framework) == differing

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from harness.plan import Cell, Framework
+from harness.plan import Framework
 from harness.results.record import Record
 from harness.work.registration import registration
 from pipeline.report.answer import answer_of
 from pipeline.report.compare import Row, Section, sections
 from pipeline.report.csv_files import csv_text
 from pipeline.report.wording import chance_mark, chance_sentence, registered_text
-from tests.made.report_records import A100, CELL, csv_lines, passed, record, row_of, section_of, with_result
+from tests.made.report_records import A100, csv_lines, passed, record, row_of, section_of, with_result
 from tests.pipeline.report.shown import answers_of, page_of
 
 QUIET = (-0.001, 0.0, 0.001, 0.0)
@@ -25,15 +25,11 @@ def of_mode(
     framework: Framework, mode: str, speed: float, noise: Sequence[float] = QUIET, **changes: Any
 ) -> list[Record]:
     """A replicate for each of the logarithms in `noise`."""
-    return [
-        record(framework, mode, speed * math.exp(one), replicate=number, **{"registration": REGISTERED} | changes)
-        for number, one in enumerate(noise)
-    ]
+    changes = {"registration": REGISTERED} | changes
+    return [record(framework, mode, speed * math.exp(one), replicate=n, **changes) for n, one in enumerate(noise)]
 
 
 STILL = (0.0, 0.0, 0.0, 0.0)
-
-
 DECLARED = "2.80 [2.79, 2.81] JAX faster: after 4 of at most 12 pairs (step.jit / step.compiled)"
 
 
@@ -54,12 +50,22 @@ def only(records: list[Record]) -> tuple[Section, Row]:
 
 def test_declared_pair_stands_beside_the_best_of_the_modes() -> None:
     section, row = only(four_modes())
-    assert row.ratio.value == pytest.approx(1.5)
-    assert row.declared_ratio.value == pytest.approx(2.8)
+    assert (row.ratio.value, row.declared_ratio.value) == (pytest.approx(1.5), pytest.approx(2.8))
     assert (row.declared.jax.execution_mode, row.declared.torch.execution_mode) == ("step.jit", "step.compiled")
     assert not row.best_is_declared
     # 7.649 times 0.0005 is 0.0038: 2.8 * exp(+-0.0038)
     assert answer_of(section, row).more == (f"Declared pair: {DECLARED}",)
+    for shown in (answers_of([section]), page_of(four_modes())):
+        assert f"Declared pair: {DECLARED}" in shown
+    lines = {line["execution_mode"]: line for line in csv_lines([section])}
+    assert {mode: (line["fastest"], line["declared"]) for mode, line in lines.items()} == {
+        **{"step.jit": ("False", "True"), "taps.jit": ("True", "False")},
+        **{"step.compiled": ("False", "True"), "step.eager": ("True", "False")},
+    }
+    assert float(lines["step.jit"]["declared_ratio_jax_over_torch"]) == pytest.approx(2.8)
+    assert float(lines["taps.jit"]["ratio_jax_over_torch"]) == pytest.approx(1.5)
+    assert lines["taps.jit"]["declared_ratio_jax_over_torch"] == lines["step.jit"]["ratio_jax_over_torch"] == ""
+    assert lines["step.compiled"]["declared_verdict"] == "JAX faster"
 
 
 def test_where_the_best_is_the_declared_pair_it_is_said_once() -> None:
@@ -70,33 +76,14 @@ def test_where_the_best_is_the_declared_pair_it_is_said_once() -> None:
 
 @pytest.mark.parametrize("missing", ["step.jit", "step.compiled"])
 def test_without_one_of_its_modes_there_is_no_declared_ratio(missing: str) -> None:
-    kept = [one for one in four_modes() if one.measurement.variant.execution_mode != missing]
-    section, row = only(kept)
+    """Nor with one that is worthless."""
+    others, of_it = [], []
+    for one in four_modes():
+        (of_it if one.measurement.variant.execution_mode == missing else others).append(one)
+    section, row = only(others)
     assert row.declared is None and row.ratio is not None
     assert answer_of(section, row).more == ("Declared pair: one of its modes was not measured",)
-
-
-def test_a_worthless_mode_is_in_no_declared_pair() -> None:
-    records = [
-        with_result(one, recompiles=1) if one.measurement.variant.execution_mode == "step.jit" else one
-        for one in four_modes()
-    ]
-    assert only(records)[1].declared is None
-
-
-def test_declared_pair_in_csv_terminal_and_page() -> None:
-    section, _ = only(four_modes())
-    lines = {line["execution_mode"]: line for line in csv_lines([section])}
-    assert {mode: (line["fastest"], line["declared"]) for mode, line in lines.items()} == {
-        **{"step.jit": ("False", "True"), "taps.jit": ("True", "False")},
-        **{"step.compiled": ("False", "True"), "step.eager": ("True", "False")},
-    }
-    assert float(lines["step.jit"]["declared_ratio_jax_over_torch"]) == pytest.approx(2.8)
-    assert float(lines["taps.jit"]["ratio_jax_over_torch"]) == pytest.approx(1.5)
-    assert lines["taps.jit"]["declared_ratio_jax_over_torch"] == lines["step.jit"]["ratio_jax_over_torch"] == ""
-    assert lines["step.compiled"]["declared_verdict"] == "JAX faster"
-    for shown in (answers_of([section]), page_of(four_modes())):
-        assert f"Declared pair: {DECLARED}" in shown
+    assert only([*others, *(with_result(one, recompiles=1) for one in of_it)])[1].declared is None
 
 
 def many_rows(*shifts: float, **changes: Any) -> list[Record]:
@@ -133,12 +120,9 @@ def test_a_name_that_the_bound_drops_is_marked_and_stays() -> None:
     assert "But: may be luck (q 0.09)" in answers_of([section])
 
 
-def test_same_is_no_name_that_chance_could_have_given() -> None:
+def test_same_is_no_name_that_chance_could_have_given_and_too_few_replicates_are_in_no_family() -> None:
     section = section_of([*of_mode("jax", "step.jit", 1000, STILL), *of_mode("torch", "step.compiled", 1000, STILL)])
     assert chance_sentence([section]) == "1 comparison has 0 winners. Chance alone would give 0.05."
-
-
-def test_too_few_replicates_and_doubts_are_in_no_family() -> None:
     few = [*of_mode("jax", "step.jit", 1020, (0.0, 0.01, 0.0)), *of_mode("torch", "step.compiled", 1000, (0.0,) * 3)]
     section, row = only(few)
     assert row.q is None and chance_sentence([section]) == ""
@@ -159,30 +143,18 @@ def test_exploratory_and_why() -> None:
         return only(records)[0].why_exploratory
 
     of_then = REGISTERED.model_copy(update={"checksum": "0" * 16})
-    assert (
-        why(four_modes(registration=of_then)) == "thresholds or headline pair were changed since its records were made"
-    )
+    changed = "thresholds or headline pair were changed since its records were made"
+    assert why(four_modes(registration=of_then)) == changed
     assert registered_text(only(four_modes())[0]) == "The rules were fixed before the first measurement."
     other = registration("train", [{"precision": ["bf16"]}])
     mixed = [*four_modes()[:8], *four_modes(registration=other)[8:]]
     assert why(mixed) == "thresholds, headline pair or exclusions were changed between its records"
     old = [*four_modes()[:12], *four_modes(registration=None)[12:]]
     assert why(old) == "4 of 16 records do not say what was fixed before them"
-
-
-def test_records_of_other_rules_are_judged_by_the_newest_and_the_report_says_so_once() -> None:
-    older = REGISTERED.model_copy(update={"rules_version": 2, "checksum": "0" * 16})
-    records = four_modes(registration=older)
-    compared = sections(records, passed)
-    assert compared[0].rows[0].ratio == sections(four_modes(), passed)[0].rows[0].ratio
-    (line,) = (one for one in csv_lines(compared) if one["execution_mode"] == "taps.jit")
+    # Of other rules: they are judged by the newest, and the page says so once.
+    records = four_modes(registration=of_then.model_copy(update={"rules_version": 2}))
+    sentence = "its records were registered under rules 2, and are judged by rules 3"
+    assert why(records) == sentence and page_of(records).count(f"Not pre-registered: {sentence}.") == 1
+    assert only(records)[1].ratio == only(four_modes())[1].ratio
+    (line,) = (one for one in csv_lines([section_of(records)]) if one["execution_mode"] == "taps.jit")
     assert (line["rules"], line["registered"]) == ("3", "False")
-    sentence = "Not pre-registered: its records were registered under rules 2, and are judged by rules 3."
-    assert page_of(records).count(sentence) == 1
-
-
-def test_a_use_case_without_a_declared_pair_has_a_report() -> None:
-    cell = Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="of_long_ago")
-    section, row = only([*of_mode("jax", "step.jit", 2, cell=cell), *of_mode("torch", "step.eager", 1, cell=cell)])
-    assert cell != CELL and row.declared is None and row.ratio is not None
-    assert section.why_exploratory is not None

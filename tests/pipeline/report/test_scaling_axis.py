@@ -25,17 +25,10 @@ def on(devices: int, nodes: int = 1) -> Cell:
 def strong() -> list[Record]:
     """JAX keeps 75 % and 80 % on two devices in its two replicates, and PyTorch half on four."""
     found = []
-    for replicate in range(2):
-        for side, mode, one, two, four in (
-            ("jax", "step.jit", 1000, 1500 + 100 * replicate, 2000),
-            ("torch", "step.compiled", 2000, 3600, 4000),
-        ):
-            of_all: dict[str, Any] = {"replicate": replicate, "batch_size": 128}
-            found += [
-                record(side, mode, one, **of_all),
-                record(side, mode, two, cell=on(2), **of_all),
-                record(side, mode, four, cell=on(4), **of_all),
-            ]
+    for number in range(2):
+        for devices, jax, torch in ((1, 1000, 2000), (2, 1500 + 100 * number, 3600), (4, 2000, 4000)):
+            of: dict[str, Any] = {"replicate": number, "batch_size": 128, "cell": on(devices)}
+            found += [record("jax", "step.jit", jax, **of), record("torch", "step.compiled", torch, **of)]
     return found
 
 
@@ -53,6 +46,11 @@ def test_a_table_has_each_number_of_devices_with_efficiency_and_interval() -> No
         ["4", "2,000", "50% [50%, 50%]", "4,000", "50% [50%, 50%]"],
     ]
     assert [line[6:] for line in lines] == [["step.jit", "step.compiled", network] for network in ("", "21 / 23", "")]
+    # As `report --use_case 2` shows them: what ran on one device is another use case, and no line.
+    several = [section for section in sections(strong(), passed) if section.setup.cell.devices > 1]
+    lines = [line.cells for line in scaling_over_devices(several).lines[1:]]
+    assert [(line[0], line[4]) for line in lines] == [("2", "90% [90%, 90%]"), ("4", "50% [50%, 50%]")]
+    assert scaling_over_devices(several[:1]).lines == []  # one number of devices is no scaling
 
 
 def test_weak_scaling_holds_the_batch_of_each_device() -> None:
@@ -63,11 +61,6 @@ def test_weak_scaling_holds_the_batch_of_each_device() -> None:
     assert list(panel.points) == [(1, 1), (2, 1), (8, 1)]
     kept = [side.efficiency for point in panel.points.values() for side in point.sides.values()]
     assert kept[0] is None and [one.value for one in kept[1:] if one] == pytest.approx([0.9, 0.9])
-
-
-def test_one_number_of_devices_is_no_scaling() -> None:
-    assert scaling_panels(sections(strong()[::3], passed)) == []
-    assert scaling_over_devices(sections(strong()[1::3], passed)).lines == []
 
 
 def test_as_many_devices_on_more_nodes_are_a_point_of_their_own() -> None:
@@ -100,30 +93,15 @@ def test_other_settings_are_another_panel_and_say_so() -> None:
     assert len({point["group"] for point in scaling_chart(compared).points}) == 2 * len(scaling_panels(compared))
 
 
-def test_a_report_of_several_devices_alone_still_has_their_efficiency() -> None:
-    """As `report --use_case 2` shows them: what ran on one device is another use case, and no line."""
-    compared = sections(strong(), passed)
-    several = [section for section in compared if section.setup.cell.devices > 1]
-    lines = [line.cells for line in scaling_over_devices(several).lines[1:]]
-    assert [(line[0], line[4]) for line in lines] == [("2", "90% [90%, 90%]"), ("4", "50% [50%, 50%]")]
-
-
-def test_one_figure_has_throughput_and_efficiency_of_both(tmp_path: Path) -> None:
-    compared = sections(strong(), passed)
-    chart = scaling_chart(compared)
-    of_jax = [point for point in chart.points if point["framework"] == "JAX" and point["devices"] == 2]
-    assert [point["group"].rpartition(" | ")[2] for point in of_jax] == ["samples / s", "efficiency, %"]
-    assert of_jax[1]["value"] == pytest.approx(100 * math.sqrt(0.75 * 0.8), rel=1e-4)
-    drawn = [one.path.name for one in figures(report_files(tmp_path), compared, png=False)]
-    assert drawn.count(chart.name) == 1
-    assert chart.name not in [one.path.name for one in figures(report_files(tmp_path), compared[:1], png=False)]
-
-
-def test_the_figure_of_the_page_is_that_of_the_files_and_no_line_of_a_heading_is_cut() -> None:
+def test_the_figure_of_the_page_is_that_of_the_files_and_no_line_of_a_heading_is_cut(tmp_path: Path) -> None:
+    """Of one number of devices there is none."""
     long = H200 | {"gpu": {"name": "NVIDIA H100 80GB HBM3 of a very long name that is cut at the edge"}}
     found = [one.model_copy(update={"environment": long}) for one in strong()]
     compared = sections(found, passed)
     chart = scaling_chart(compared)
+    of_jax = [point for point in chart.points if point["framework"] == "JAX" and point["devices"] == 2]
+    assert [point["group"].rpartition(" | ")[2] for point in of_jax] == ["samples / s", "efficiency, %"]
+    assert of_jax[1]["value"] == pytest.approx(100 * math.sqrt(0.75 * 0.8), rel=1e-4)
     html = page_html(compared, found, (), Path("results"))
     drawn = json.loads(html.partition('<script type="application/json" id="charts">')[2].partition("</script>")[0])
     assert drawn["data"]["overall"] == {chart.name: chart.points}
@@ -132,3 +110,6 @@ def test_the_figure_of_the_page_is_that_of_the_files_and_no_line_of_a_heading_is
     assert {"samples / s", "strong: batch 128 over all devices"} < lines
     assert max(map(len, lines)) <= LONGEST_LINE
     assert 'data-place="overall"' not in page_html(compared[:1], found, (), Path("results"))
+    for of, count in ((compared, 1), (compared[:1], 0)):
+        names = [one.path.name for one in figures(report_files(tmp_path), of, png=False)]
+        assert names.count(chart.name) == count
