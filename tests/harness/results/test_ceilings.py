@@ -47,20 +47,15 @@ def test_best_of_all_shapes_and_frameworks() -> None:
     assert found.peak("bf16") == pytest.approx(2e13) and not found.operations_per_s["bf16"].differ
     assert found.peak("tf32") is None
     assert found.bytes_per_s is not None and found.bytes_per_s.best == pytest.approx(12e9)
-
-
-def test_newest_record_of_a_framework_counts() -> None:
-    old, new = (product((1000, 1000, 1000), call_s) for call_s in (1e-4, 1e-3))
-    found = attainable([made("jax", new, minute=5), made("jax", old, minute=1)])
-    assert found.peak("fp32") == pytest.approx(2e12)
-    assert attainable([]).operations_per_s == {}
+    newer = made("jax", product((1000, 1000, 1000), 1e-3), minute=5)  # of a framework the newest counts
+    assert attainable([newer, jax]).peak("fp32") == pytest.approx(2e12)
 
 
 def test_a_record_is_written_and_read(tmp_path: Path) -> None:
     record = made("jax", triad(1000, 1e-6))
     write_ceilings(record, tmp_path / "one.json")
     assert read_ceilings(tmp_path / "one.json") == record
-    for text in ("", "{}", "[" * 10_000):
+    for text in ("{}", "[" * 10_000):
         (tmp_path / "odd.json").write_text(text)
         with pytest.raises(RecordError, match="odd.json"):
             read_ceilings(tmp_path / "odd.json")
@@ -71,8 +66,6 @@ def test_a_record_is_written_and_read(tmp_path: Path) -> None:
     [
         ("NVIDIA H100 80GB HBM3", "H100 SXM", 989e12),
         ("NVIDIA H100 PCIe", "H100 PCIe", 756e12),
-        ("NVIDIA A100-SXM4-40GB", "A100 SXM 40 GB", 312e12),
-        ("NVIDIA RTX A5000", "RTX A5000", 111e12),
         ("NVIDIA GeForce RTX 2080 Ti", "RTX 2080 Ti", None),
         ("NVIDIA GH200 480GB", None, None),
         ("NVIDIA H200 MIG 1g.18gb", None, None),

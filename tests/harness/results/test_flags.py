@@ -23,18 +23,13 @@ def waited(count: int, steps_per_call: int = 1) -> Latency:
         (Result(blocks=blocks([0.02] * 20)), "short_blocks", "blocks of 20 ms: the wait at a block's end weighs on"),
         # What blocks vary by warns of a ratio, where it matters there: tests/harness/results/test_ratios.py.
         (Result(blocks=blocks([0.1, 0.16, 0.1, 0.13, 0.16, 0.1, 0.16])), None, ""),
-        (Result(blocks=blocks([0.1] * 4 + [0.103] * 4 + [0.107] * 4)), None, ""),
-        (Result(blocks=blocks([0.1] * 5)), None, ""),
         (
             Result(latency=waited(71)),
             "too_few_latency_calls",
             "71 latency calls: the 95th percentile needs at least 72",
         ),
-        (Result(latency=waited(3, steps_per_call=4)), None, ""),  # which have no p95
         (Result(energy=Energy(gross_joules=900.0, window_s=3.0)), "energy_window_short", "energy was counted over 3.0"),
-        (Result(energy=Energy(window_s=3.0, absent="no GPU")), None, ""),
         (Result(recompiles=2), "recompiled", "2 compilation(s) inside the timed windows: the times are worthless"),
-        (Result(other_cpus=0.25), None, ""),  # of one CPU
         (Result(other_cpus=1.26), "other_processes", "other processes kept 1.3 of this one's CPUs busy while it was"),
     ],
 )
@@ -48,7 +43,8 @@ def test_a_clean_result_has_no_flags() -> None:
     result = Result(
         blocks=blocks([0.1] * 20),
         latency=waited(72),
-        energy=Energy(gross_joules=1500.0, window_s=5.0, samples=1000),
+        energy=Energy(gross_joules=1500.0, window_s=4.0, samples=1000),
+        other_cpus=0.25,  # of one CPU
         gpu_states=[gpu_state(reasons=("gpu_idle",)), gpu_state()],
     )
     environment = {"gpu": {"name": "NVIDIA A100", "max_sm_clock_mhz": 1980}, "slurm": {"restart_count": 0}}
@@ -59,11 +55,10 @@ def test_a_clean_result_has_no_flags() -> None:
 @pytest.mark.parametrize(
     ("calls", "steps_per_call", "wanted", "flags"),
     [
-        (367, 1, 1000, ["too_few_calls_for_p99"]),
         (367, 1, 368, ["too_few_calls_for_p99"]),
         (368, 1, 1000, []),
         (200, 1, 200, []),  # nobody wanted a p99
-        (367, 4, 1000, []),  # nor is there one of several steps
+        (3, 4, 1000, []),  # nor is there one of several steps
         (3, 1, 1000, ["too_few_latency_calls", "too_few_calls_for_p99"]),
     ],
 )
@@ -104,17 +99,10 @@ def test_gpu_flags_of_which_a_refused_reading_costs_its_own(refused: str | None,
         # The counters: 0.1 s of 5 s are 2 %, and less is nothing, whatever an instant reading said.
         ({"sw_power_cap": 0.1, "thermal": 0.0}, (), "sw_power_cap for 2% of the time"),
         ({"sw_power_cap": 0.099}, ("sw_power_cap",), None),
-        (
-            {"thermal": 1.0, "sw_thermal_slowdown": 0.5},
-            (),
-            "sw_thermal_slowdown for 10% of the time, thermal for 20% of the time",
-        ),
         # What is not counted is believed as it was read.
-        ({"thermal": 0.0}, ("sw_power_cap", "gpu_idle"), "sw_power_cap"),
         ({"sw_power_cap": 0.5}, ("reliability",), "reliability, sw_power_cap for 10% of the time"),
         ({"hw_thermal_slowdown": 0.0}, ("hw_slowdown",), "hw_slowdown"),
         ({"hw_thermal_slowdown": 0.0, "hw_power_brake_slowdown": 0.0}, ("hw_slowdown",), None),
-        ({}, (), None),
     ],
 )
 def test_throttling_is_what_the_driver_counted(
@@ -128,18 +116,14 @@ def test_throttling_is_what_the_driver_counted(
 @pytest.mark.parametrize(
     ("framework", "platform", "jaxlib", "flagged"),
     [
-        ("jax", "gpu", "0.10.2", True),
-        ("jax", "gpu", "0.11.0", True),
-        ("jax", "gpu", "0.11.1", False),
+        *(("jax", "gpu", version, version in ("0.10.2", "0.11.0")) for version in ("0.10.2", "0.11.0", "0.11.1", None)),
         ("jax", "cpu", "0.11.0", False),
-        ("torch", "cuda", "0.11.0", False),  # in one environment, and not in use
-        ("jax", "gpu", None, False),
+        ("torch", "gpu", "0.11.0", False),  # in one environment, and not in use
     ],
 )
 def test_a_jaxlib_that_is_known_to_be_slow(framework: str, platform: str, jaxlib: str | None, flagged: bool) -> None:
-    packages = {"jaxlib": jaxlib} if jaxlib else {}
-    flags = quality_flags(Result(), {"framework": {"name": framework, "platform": platform}, "packages": packages})
-    assert list(flags) == ["known_slow_jaxlib"] * flagged
+    environment = {"framework": {"name": framework, "platform": platform}, "packages": {"jaxlib": jaxlib}}
+    assert list(quality_flags(Result(), environment)) == ["known_slow_jaxlib"] * flagged
 
 
 @pytest.mark.parametrize(
@@ -165,6 +149,4 @@ def test_a_process_that_computes_while_it_waits_is_flagged_above_a_hundredth_of_
     four = {"affinity": [0, 1, 4, 5]}
     assert flags(0.04) == flags(0.16, cpu=four) == {}
     assert flags(0.05).keys() == {"busy_while_waiting"}  # of one, where it is not known how many there are
-    assert flags(0.24, cpu=four)["busy_while_waiting"] == (
-        "while it waited for its turns, this process kept 1.5% of its CPUs busy beside the other one's blocks"
-    )
+    assert "this process kept 1.5% of its CPUs busy" in flags(0.24, cpu=four)["busy_while_waiting"]

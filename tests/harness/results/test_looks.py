@@ -107,18 +107,11 @@ def test_only_the_pair_of_an_undecided_row_goes_on() -> None:
     of_256 = ["256 fast.jit", "256 step.compiled"]
     assert found[6] == sorted(["128 fast.jit", "128 step.compiled", *of_256])
     assert found[8] == found[12] == of_256
-
-
-def test_the_declared_pair_goes_on_for_itself() -> None:
-    declared = ["64 step.compiled", "64 step.jit"]
+    declared = ["64 step.compiled", "64 step.jit"]  # which goes on for itself
     assert measured(pair_of(64), Machine(declared=0.0)) == {4: ALL_OF_64, 6: declared, 8: declared, 12: declared}
-    both = ["128 fast.jit", "128 step.compiled", "128 step.jit"]
-    assert measured(pair_of(128), Machine(declared=0.25))[6] == both
 
 
-@pytest.mark.parametrize(
-    ("most", "looked_at"), [(1, [1]), (3, [3]), (4, [4]), (6, [4, 6]), (20, [4, 6, 8, 12, 16, 20])]
-)
+@pytest.mark.parametrize(("most", "looked_at"), [(1, [1]), (4, [4]), (20, [4, 6, 8, 12, 16, 20])])
 def test_of_an_undecided_row_all_looks_of_the_design(most: int, looked_at: list[int]) -> None:
     assert list(measured(pair_of(256, most=most), Machine())) == looked_at
 
@@ -162,7 +155,7 @@ def declared_pair() -> list[JobPlan]:
     return [plan_of("jax", 64, modes=("step.jit",)), plan_of("torch", 64, modes=("step.compiled",))]
 
 
-@pytest.mark.parametrize(("declared", "counts"), [(0.3, [8]), (0.25, [8, 12]), (0.0, [8, 12, 16, 24])])
+@pytest.mark.parametrize(("declared", "counts"), [(0.3, [8]), (0.25, [8, 12])])
 def test_the_records_of_a_job_ask_for_the_same_after_a_requeue(
     declared: float, counts: list[int], results: Results
 ) -> None:

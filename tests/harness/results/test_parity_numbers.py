@@ -1,5 +1,6 @@
 """What the parity gate keeps, compares and says; numbers by hand, no framework. And harness/results/parity_gate.py."""
 
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -96,13 +97,8 @@ def test_gate_has_a_batch_a_precision_and_rates_of_its_own() -> None:
         "clip_norm": 60.0,
     }
     assert gate_measurement(measurement()).variant.batch_size == 16
-    of_training = {
-        "weights": "pretrained",
-        "schedule": "cosine",
-        "label_smoothing": 0.1,
-        "augmentation": "crop_and_flip",
-    }
     assert key_of(gated) == key_of(measurement(settings=settings, devices=3))
+    of_training = {"weights": "pretrained", "schedule": "cosine", "label_smoothing": 0.1}
     gated = gate_measurement(measurement(settings=SETTINGS | of_training))
     assert {name: gated.settings[name] for name in of_training} == of_training | {"weights": "drawn"}
 
@@ -127,35 +123,29 @@ def test_small_tensors_are_kept_and_large_ones_are_not() -> None:
     assert LARGE == 128 * 128
     assert (kept["gradients/a"].shape, kept["gradients/b"].shape) == ((128, 128), (4096,))
     assert shapes == {"gradients/a": (128, 128), "gradients/b": (128, 129)}
-
-
-def test_number_of_no_quantity_is_refused() -> None:
     with pytest.raises(ValueError, match="number 'grads/a': no such quantity; known: outputs, loss"):
         condense({"grads/a": np.ones(2)})
 
 
 @pytest.mark.parametrize("where", ["one element", "one stride", "everywhere"])
 def test_nothing_hides_in_a_sketch(where: str) -> None:
-    """Its L2 norm is the tensor's, within four standard deviations of 2.2 % of the square."""
+    """Its L2 norm is the tensor's, within four standard deviations of 2.2 % of the square. Of 25 elements, two may
+    share a place: then the sum of their squares changes by 2 of 25."""
     tensor = np.zeros(100_000)
-    if where == "one element":
-        tensor[31_415] = 2.0
-    elif where == "one stride":
-        tensor[::4096] = 1.0
-    else:
+    if where == "everywhere":
         tensor += np.linspace(-1, 1, tensor.size)
+    else:
+        tensor[31_415 :: 100_000 if where == "one element" else 4096] = 1.0
     ratio = np.sum(sketch("gradients/a", tensor) ** 2) / np.sum(tensor**2)
-    # Of 25 elements, two may share a place: then the sum of their squares changes by 2 of 25.
     assert ratio == pytest.approx(1.0, abs={"one element": 1e-12, "one stride": 0.08, "everywhere": 0.088}[where])
 
 
 def test_sketch_is_linear_and_the_same_for_ever() -> None:
+    """By hand, from RandomState(crc32(b"gradients/a")): element 0 goes to the first place drawn, with the first
+    sign."""
     first, second = np.arange(20_000.0), np.arange(20_000.0)[::-1]
     difference = sketch("gradients/a", first) - sketch("gradients/a", second)
     np.testing.assert_allclose(difference, sketch("gradients/a", first - second), rtol=0, atol=1e-6)
-    # Hand-made from RandomState(crc32(b"gradients/a")): element 0 goes to the first place drawn, with the first sign.
-    import zlib
-
     draw = np.random.RandomState(zlib.crc32(b"gradients/a"))
     place = draw.randint(0, 4096, 20_000, dtype=np.uint16)[0]
     sign = draw.randint(0, 2, 20_000, dtype=np.int8)[0] * 2 - 1
@@ -172,22 +162,16 @@ def errors(ours: Mapping[str, Any], theirs: Mapping[str, Any] = GOOD) -> dict[st
 
 
 def test_error_is_that_of_the_tensor_over_the_larger_norm() -> None:
+    """Of a tensor that is next to nothing on the scale of its quantity: the gradient's norm is 5, so the floor is 5e-3,
+    and 1e-6 against 2e-6 is 2e-4 of it. What is not finite never agrees."""
     assert set(errors(GOOD).values()) == {0.0}
     found = errors(GOOD | {"outputs": np.array([[3.0, 4.5]])})
     assert found["outputs"] == pytest.approx(0.5 / np.sqrt(9 + 20.25))
     assert [name for name, error in found.items() if error] == ["outputs"]
-
-
-def test_tensor_that_is_next_to_nothing_is_compared_on_the_scale_of_its_quantity() -> None:
-    """The gradient's norm is 5, so the floor is 5e-3: 1e-6 against 2e-6 is 2e-4 of it, and no error of 100 %."""
     assert errors(GOOD | {"gradients/conv.bias": np.array([2e-6])})["gradients/conv.bias"] == pytest.approx(2e-4)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_not_finite_never_agrees(value: float) -> None:
-    broken = GOOD | {"loss": np.array(value)}
-    assert errors(broken)["loss"] == np.inf
-    assert errors(broken, broken)["loss"] == np.inf
+    for value in (np.nan, np.inf):
+        broken = GOOD | {"loss": np.array(value)}
+        assert errors(broken)["loss"] == errors(broken, broken)["loss"] == np.inf
 
 
 def test_checks_are_in_the_order_of_cause_and_then_of_the_model() -> None:
@@ -328,10 +312,6 @@ def test_file_gives_back_what_was_written(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read.kept[name], value, err_msg=name)
     with pytest.raises(RecordError, match="never overwritten|exists"):
         write_parity(written, path)
-
-
-def test_file_that_is_none_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "parity-x.npz"
     path.write_bytes(b"PK\x03\x04 half a file")
     with pytest.raises(RecordError, match=r"parity-x\.npz: not a file of parity numbers"):
         read_parity(path)
@@ -353,13 +333,20 @@ def results(tmp_path: Path) -> Results:
     return results
 
 
-def test_gate_judges_the_files_that_the_records_name(results: Results) -> None:
+def test_gate_judges_the_files_that_the_records_name_and_reads_each_once(results: Results) -> None:
     write_parity(numbers("torch", GOOD | {"loss": np.array(3.0)}), of_torch(results, "bad.npz"))
     gate = ParityGate(results)
     assert gate.judge(record("jax"), record("torch")).state == "passed"
     judgement = gate.judge(record("jax"), record("torch", "bad.npz"))
-    assert judgement.state == "failed"
-    assert judgement.sentence.startswith("loss: relative error 3.3e-1")
+    assert judgement.state == "failed" and judgement.sentence.startswith("loss: relative error 3.3e-1")
+    of_torch(results, "good.npz").unlink()
+    assert gate.judge(record("jax"), record("torch")).state == "passed"
+    for jax, torch, why in (
+        ("good.npz", "good.npz", "good.npz"),
+        (None, "bad.npz", "the record of jax has no parity numbers. Measure again"),
+    ):
+        judgement = ParityGate(results).judge(record("jax", jax), record("torch", torch))
+        assert judgement.state == "unchecked" and why in judgement.sentence
 
 
 def test_gate_takes_no_numbers_of_other_code(results: Results) -> None:
@@ -373,23 +360,3 @@ def test_gate_takes_no_numbers_of_other_code(results: Results) -> None:
     other = judged(code=code | {"runner": "cc"})
     assert other.state == "unchecked"
     assert other.sentence.startswith("the parity numbers of torch were made by other code than its record")
-
-
-def test_gate_reads_each_file_once(results: Results) -> None:
-    gate = ParityGate(results)
-    pair = record("jax"), record("torch")
-    assert gate.judge(*pair).state == "passed"
-    for path in results.records().rglob("good.npz"):
-        path.unlink()
-    assert gate.judge(*pair).state == "passed"
-    assert ParityGate(results).judge(*pair).state == "unchecked"
-
-
-@pytest.mark.parametrize(
-    ("parity", "why"),
-    [(None, "the record of jax has no parity numbers. Measure again"), ("nowhere.npz", "nowhere.npz")],
-)
-def test_gate_says_why_a_pair_is_unchecked(parity: str | None, why: str, results: Results) -> None:
-    judgement = ParityGate(results).judge(record("jax", parity), record("torch"))
-    assert judgement.state == "unchecked"
-    assert why in judgement.sentence

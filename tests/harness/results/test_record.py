@@ -1,7 +1,7 @@
 """Records, plans and heartbeats on a disk that is full, and files that are truncated, corrupt or from another time."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +49,6 @@ def results(tmp_path: Path) -> Results:
     return Results(root=tmp_path)
 
 
-@pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB with 4 KiB left."""
-    disk = SmallDisk(tmp_path / "small")
-    if not disk.mount("64k"):
-        pytest.skip("needs the right to mount a small file system")
-    (disk.folder / "ballast").write_bytes(bytes(60 * 1024))
-    yield disk.folder
-    disk.unmount()
-
-
 def test_record_comes_back_as_it_was_written(results: Results) -> None:
     """From plain JSON, which other tools read: no NaN, no Infinity."""
     record = make_record(flags={"noisy": "spread 12 %"})
@@ -78,22 +67,27 @@ def test_record_is_never_overwritten(results: Results) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_full_disk_is_told_and_leaves_what_is_there(full_disk: Path) -> None:
-    results = Results(root=full_disk)
-    good = save(make_record(), results)
-    before = good.read_bytes()
-    with pytest.raises(RecordError, match=r"No space left on device.*--results DIR; nothing was overwritten"):
-        save(make_record(environment={"scheduler": "local", "padding": "x" * 100_000}), results)
-    assert good.read_bytes() == before
-    assert [file.name for file in good.parent.iterdir()] == [good.name]  # no half file, no temporary one
-
-
-def test_full_disk_keeps_the_heartbeat_of_before(full_disk: Path) -> None:
-    path = full_disk / "heartbeat.json"
-    write_heartbeat(heartbeat(), path)
-    with pytest.raises(OSError, match="No space left"):
-        write_heartbeat(heartbeat(last_error="x" * 100_000), path)
-    assert read_heartbeat(path) == heartbeat()
+def test_full_disk_is_told_and_leaves_what_is_there(tmp_path: Path) -> None:
+    """A file system of 64 KiB with 4 KiB left."""
+    disk = SmallDisk(tmp_path / "small")
+    if not disk.mount("64k"):
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        (disk.folder / "ballast").write_bytes(bytes(60 * 1024))
+        results, beat = Results(root=disk.folder), disk.folder / "heartbeat.json"
+        good = save(make_record(), results)
+        before = good.read_bytes()
+        with pytest.raises(RecordError, match=r"No space left on device.*--results DIR; nothing was overwritten"):
+            save(make_record(environment={"scheduler": "local", "padding": "x" * 100_000}), results)
+        assert good.read_bytes() == before
+        assert [file.name for file in good.parent.iterdir()] == [good.name]  # no half file, no temporary one
+        good.unlink()
+        write_heartbeat(heartbeat(), beat)
+        with pytest.raises(OSError, match="No space left"):
+            write_heartbeat(heartbeat(last_error="x" * 100_000), beat)
+        assert read_heartbeat(beat) == heartbeat()
+    finally:
+        disk.unmount()
 
 
 def test_results_that_are_no_folder(tmp_path: Path) -> None:
@@ -109,7 +103,6 @@ def test_results_that_are_no_folder(tmp_path: Path) -> None:
     ("damage", "complaint"),
     [
         (lambda text: text[: len(text) // 2], "Invalid JSON: EOF"),
-        (lambda text: "", "Invalid JSON: EOF"),
         (lambda text: "\xff\xfe\0", "cannot be read"),
         (lambda text: "[1, 2]", "the file: Input should be an object"),
         (lambda text: text.replace('"outcome"', '"outcme"'), "outcome: Field required"),
@@ -117,25 +110,8 @@ def test_results_that_are_no_folder(tmp_path: Path) -> None:
         # Samples without statistics.
         (lambda text: text.replace("[0.25]", "[]"), "2: result.blocks.block_times_s: List should have at least 1 item"),
         (lambda text: text.replace("[0.25]", "[0.25,0.0]"), "result.blocks.block_times_s.1: Input should be greater"),
-        (
-            lambda text: text.replace('_block":10', '_block":0'),
-            "result.blocks.calls_per_block: Input should be greater",
-        ),
-        (lambda text: text.replace("[0.125]", "[]"), "result.latency.call_times_s: List should have"),
+        (lambda text: text.replace('_block":10', '_block":0'), "blocks.calls_per_block: Input should be greater"),
         (lambda text: text.replace("900.0", "Infinity"), "result.energy.gross_joules: Input should be a finite number"),
-    ],
-    ids=[
-        "truncated",
-        "empty",
-        "no text",
-        "not a record",
-        "key",
-        "schema",
-        "none",
-        "zero",
-        "calls",
-        "latency",
-        "energy",
     ],
 )
 def test_damaged_record_or_heartbeat_is_named_left_alone_and_not_measured(
@@ -155,28 +131,15 @@ def test_damaged_record_or_heartbeat_is_named_left_alone_and_not_measured(
 
 
 def test_which_outcomes_are_settled(tmp_path: Path) -> None:
+    """Of this work and this scheduler; a newer failure does not hide a good record."""
     outcomes = {"ok": True, "out_of_memory": True, "refused": True, "failed": False, "timeout": False}
     for outcome, settled in outcomes.items():
         results = Results(root=tmp_path / outcome)
         path = save(make_record(outcome), results)
+        save(make_record("failed"), results)
         assert find_settled_record(measurement(), results, "local") == (path if settled else None)
-
-
-def test_settled_record_is_of_this_work_and_this_scheduler(results: Results) -> None:
-    save(make_record(), results)
-    assert find_settled_record(measurement(), results, "slurm") is None
-    assert find_settled_record(measurement(seed=1), results, "local") is None
-
-
-def test_newer_failure_does_not_hide_a_good_record(results: Results) -> None:
-    one = measurement()
-    good, failed = (
-        results.records(one.cell, "jax") / f"{one.key}-{one.id}-20261121T1{hour}0000.000000Z-aaaa.json"
-        for hour in (0, 1)
-    )
-    write_record(make_record(), good)
-    write_record(make_record("failed"), failed)
-    assert find_settled_record(one, results, "local") == good
+        assert find_settled_record(measurement(), results, "slurm") is None
+        assert find_settled_record(measurement(seed=1), results, "local") is None
 
 
 def test_repetition_and_patience_do_not_change_what_is_measured() -> None:

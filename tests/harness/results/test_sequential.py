@@ -1,8 +1,6 @@
 """The sequential design: estimates worked out by hand, and critical values against a simulation of its own."""
 
 import math
-import random
-from collections.abc import Callable
 from itertools import cycle
 
 import numpy as np
@@ -63,11 +61,6 @@ def test_what_the_first_process_loses_is_in_no_estimate_and_in_no_error() -> Non
     assert (one.value, one.interval) == (pytest.approx(other.value), pytest.approx(other.interval))
 
 
-def test_swapped_sides_are_the_inverse() -> None:
-    back = estimate_sequentially([LogRatio(n, -value, not first) for n, value, first in pairs(*FOUR)], 4)
-    assert (back.value, back.verdict) == (pytest.approx(math.exp(-0.075)), "PyTorch faster")
-
-
 def test_where_one_order_has_more_pairs_they_wait() -> None:
     """Three of four have JAX first: no look. With a second one of the other order it is that of FOUR."""
     found = estimate_sequentially(pairs(0.08, 0.04, 0.12, 0.50, orders="+-++"), 12)
@@ -88,11 +81,6 @@ def test_before_the_first_look_there_is_a_number_and_no_verdict(count: int, at_m
     assert found.at_most == (12 if at_most == 12 else 0)
 
 
-def test_no_pairs_are_refused() -> None:
-    with pytest.raises(ValueError, match="one pair"):
-        estimate_sequentially([], 12)
-
-
 def test_a_row_decided_at_four_stays_decided_whatever_comes_later() -> None:
     """As FOUR, and 0.5 more: 0.575 is over 7.649 * 0.01118."""
     four = [value + 0.5 for value in FOUR]
@@ -104,12 +92,10 @@ def test_a_row_decided_at_four_stays_decided_whatever_comes_later() -> None:
 @pytest.mark.parametrize(
     ("count", "looked_at", "centre", "reach"),
     [
-        (4, 4, 0.035, 7.649 * ERROR),
         (5, 4, 0.035, 7.649 * ERROR),
         # Squares 0.0032 / 3 and 0.0008 / 3, over 4 and 6: the error is 0.00745356.
         (7, 6, 0.03, 4.5 * 0.00745356),
-        # Squares 0.0016 and 0.0004, over 6 and 8: the error is 0.00645497.
-        (8, 8, 0.035, 3.52 * 0.00645497),
+        # Squares 0.0016 and 0.0004, over 6 and 8: the error is 0.00645497. That decides.
         (12, 8, 0.035, 3.52 * 0.00645497),
     ],
 )
@@ -204,16 +190,14 @@ def test_two_that_are_alike_are_told_apart_in_5_percent(at_most: int, order_effe
 def test_a_design_that_was_raised_tells_them_apart_in_5_percent_at_the_most() -> None:
     """By the drawn t of all looks, and what the code takes for a reach there."""
     drawn, t = t_at_looks(20)
-    found = [estimate_sequentially(pairs(*row, orders="+--+"), 20, is_extended=True) for row in drawn[:500]]
-    reaches = []
+    named = np.zeros(SEQUENCES, bool)
     for count in t:
         one = estimate_sequentially(pairs(*drawn[0][:count], orders="+--+"), 20, is_extended=True)
         assert one.replicates == count
-        error = abs(math.log(one.value)) / t[count][0]
-        reaches.append(math.log(one.interval.high / one.value) / error)
-    by_hand = np.array([t[count] > reach for count, reach in zip(t, reaches, strict=True)]).any(0)
-    assert list(by_hand[:500]) == [one.names_a_side for one in found]
-    assert by_hand.mean() < 0.05
+        named |= t[count] > math.log(one.interval.high / one.value) / (abs(math.log(one.value)) / t[count][0])
+    assert named.mean() < 0.05
+    for row, is_named in list(zip(drawn, named, strict=True))[:200]:
+        assert estimate_sequentially(pairs(*row, orders="+--+"), 20, is_extended=True).names_a_side == is_named
 
 
 # Verdicts and designs.
@@ -236,10 +220,8 @@ def test_verdict_of_an_interval(interval: tuple[float, float] | None, verdict: s
 
 def test_a_doubt_takes_the_verdict_away() -> None:
     found = doubted(estimate_sequentially(pairs(*FOUR), 4), "a reason")
-    assert (found.verdict, found.doubt, found.is_judged, found.value) == (
-        *("undecided", "a reason", False),
-        pytest.approx(math.exp(0.075)),
-    )
+    assert (found.verdict, found.doubt, found.is_judged) == ("undecided", "a reason", False)
+    assert found.value == pytest.approx(math.exp(0.075))
 
 
 def test_what_is_no_design_is_named_with_what_is_valid() -> None:
@@ -262,10 +244,12 @@ def estimate(value: float, error: float | None, freedom: int = 2, p: float | Non
 
 def test_geometric_mean_of_ratios_by_hand() -> None:
     """Errors of 0.05 and 0.05: sqrt(0.005) / 2 = 0.0353553 for their mean, (0.005)**2 / (2 * 0.0025**2 / 2) = 4 degrees
-    of freedom, t[4] = 2.776: a reach of 0.0981464."""
-    value, interval = geometric_mean_of_ratios([estimate(8.0, 0.05), estimate(0.5, 0.05)])
-    assert value == pytest.approx(2)
-    assert interval == pytest.approx((2 * math.exp(-0.0981464), 2 * math.exp(0.0981464)), rel=1e-6)
+    of freedom, t[4] = 2.776: a reach of 0.0981464. Errors of 0.01 and 0.02: sqrt(0.0005) / 2 = 0.0111803, and
+    0.0005**2 / ((1e-8 + 1.6e-7) / 2) = 2.94, so 2 degrees, t[2] = 4.303: 0.0481090."""
+    for errors, reach in (((0.05, 0.05), 0.0981464), ((0.01, 0.02), 0.0481090)):
+        value, interval = geometric_mean_of_ratios([estimate(8.0, errors[0]), estimate(0.5, errors[1])])
+        assert value == pytest.approx(2)
+        assert interval == pytest.approx((2 * math.exp(-reach), 2 * math.exp(reach)), rel=1e-6)
     alone = estimate_sequentially(pairs(*FOUR), 12)  # keeps its own interval, which is wide as there are more looks
     assert geometric_mean_of_ratios([alone])[1] == pytest.approx(alone.interval)
 
@@ -275,20 +259,9 @@ def test_geometric_mean_of_ratios_by_hand() -> None:
 )
 def test_geometric_mean_with_one_that_had_no_look_has_no_interval(without: RatioEstimate) -> None:
     assert geometric_mean_of_ratios([estimate(8.0, 0.05), without]) == (pytest.approx(2), None)
-    with pytest.raises(ValueError, match="at least one"):
-        geometric_mean_of_ratios([])
 
 
-def test_geometric_mean_covers_the_true_mean_as_often_as_it_claims() -> None:
-    """Three variants of very different spread, one look at four pairs of each: the worst case of Welch and
-    Satterthwaite."""
-    draw: Callable[[float, float], float] = random.Random(5).gauss
-    runs, hits = 4000, 0
-    for _ in range(runs):
-        found = [
-            estimate_sequentially(pairs(*(draw(centre, spread) for _ in range(4))), 4)
-            for centre, spread in ((0.3, 0.01), (-0.1, 0.02), (0.1, 0.05))
-        ]
-        _, interval = geometric_mean_of_ratios(found)
-        hits += interval.low <= math.exp(0.1) <= interval.high
-    assert 0.95 - 0.014 <= hits / runs <= 0.98  # rounding the degrees of freedom down only widens it
+def test_of_nothing_there_is_no_ratio() -> None:
+    for refused in (lambda: estimate_sequentially([], 12), lambda: geometric_mean_of_ratios([])):
+        with pytest.raises(ValueError, match="at (the )?least"):
+            refused()

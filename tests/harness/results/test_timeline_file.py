@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import RecordError
 from harness.results import timeline_file as module
-from harness.results.timeline import Timeline, timeline_of, window_of
+from harness.results.timeline import Timeline, timeline_of
 from harness.results.timeline_file import chrome_trace, read_timeline, write_timeline
 
 US = 1e-6
@@ -36,11 +36,6 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert kept.timeline.end_s / US == pytest.approx([4, 5.5, 6])
     assert kept.timeline.launched_s / US == pytest.approx([-0.5, np.nan, 3], nan_ok=True)
     assert kept.timeline.counts.tolist() == [True, True, False]
-    ours, theirs = (
-        window_of(one, steps=2, contents={"fusion_3": "product"}).model_dump() for one in (kept.timeline, timeline)
-    )
-    assert ours.pop("kernels")[0]["name"] == theirs.pop("kernels")[0]["name"]
-    assert ours == pytest.approx(theirs)
 
 
 def test_chrome_trace_by_hand(tmp_path: Path) -> None:
@@ -82,24 +77,13 @@ def test_only_the_first_events_of_very_many_are_kept(tmp_path: Path, monkeypatch
     assert kept.about.events == 3
 
 
-@pytest.mark.parametrize(
-    ("changed", "what"),
-    [
-        ({"about": np.array('{"schema_version": 2}')}, "schema_version"),
-        (b"nothing", "not a timeline"),
-        (None, "not a timeline"),
-    ],
-)
-def test_an_odd_file_is_named(tmp_path: Path, changed: dict[str, Any] | bytes | None, what: str) -> None:
+def test_an_odd_file_is_named(tmp_path: Path) -> None:
     path = written(tmp_path / "t.npz", timeline_of(EVENTS))
-    if isinstance(changed, dict):
-        with np.load(path) as arrays:
-            content = dict(arrays)
-        np.savez(path, **(content | changed))
-    elif changed is None:
-        path.unlink()
-    else:
-        path.write_bytes(changed)
-    with pytest.raises(RecordError, match=what) as raised:
+    with np.load(path) as arrays:
+        content = dict(arrays)
+    np.savez(path, **content | {"about": np.array('{"schema_version": 2}')})
+    with pytest.raises(RecordError, match=r"t\.npz: not a timeline: schema_version"):
         read_timeline(path)
-    assert str(path) in str(raised.value)
+    path.unlink()
+    with pytest.raises(RecordError, match=r"t\.npz: not a timeline"):
+        read_timeline(path)
