@@ -16,16 +16,8 @@ def test_half_a_cosine_after_a_linear_warm_up() -> None:
     assert rates.tolist() == pytest.approx(expected, rel=1e-6)
 
 
-def test_without_a_warm_up_the_first_rate_is_the_whole_one() -> None:
-    rates = rates_of_steps(0.5, "cosine", epochs=1, warmup_epochs=0, steps_per_epoch=2)
-    assert rates.tolist() == pytest.approx([0.5, 0.25])
-
-
-def test_constant_after_a_warm_up() -> None:
+def test_a_constant_rate_and_a_warm_up_longer_than_the_training() -> None:
     rates = rates_of_steps(0.4, "constant", epochs=2, warmup_epochs=0.5, steps_per_epoch=2)
     assert rates.tolist() == pytest.approx([0.2, 0.4, 0.4, 0.4])
-
-
-def test_a_warm_up_longer_than_the_training_rises_to_its_end() -> None:
     rates = rates_of_steps(1.0, "cosine", epochs=1, warmup_epochs=5, steps_per_epoch=3)
     assert rates.tolist() == pytest.approx([0.25, 0.5, 0.75])

@@ -12,6 +12,7 @@ from harness.errors import DataError
 from harness.work.benchmarks import molpcba
 from harness.work.benchmarks.molpcba import BENCHMARK, PCBA, read_zip
 from harness.work.datasets import DataFiles, content_sha256, digest_of, fetch, verify
+from tests.made.image_folders import flip
 
 CARBON, OXYGEN = "5,0,4,5,3,0,2,0,0", "7,0,2,5,1,0,2,0,0"
 SAMPLE_SHA256 = "a97c9eaa1c898fb3dffd01964c1c7f77af235d609533c0154fc77fa4fc277fd2"
@@ -55,29 +56,21 @@ def test_ogbs_format(tmp_path: Path) -> None:
     # Rows of one table: types begin at 0, stereo at 5, conjugated at 11; the double bond's code is 1, conjugated 1.
     assert found.shared["bonds"].tolist()[2:] == [[0, 5, 11], [1, 5, 12], [0, 5, 11], [1, 5, 12]]
     assert found.shared["atoms"][1].tolist() == [7, 119, 126, 141, 149, 158, 166, 170, 172]
-    assert {name: array.dtype.str for name, array in found.shared.items()} == {
-        "atoms": "|u1",
-        "bonds": "|u1",
-        "senders": "<i2",
-        "receivers": "<i2",
-    }
+    types = {name: array.dtype.str for name, array in found.shared.items()}
+    assert types == {"atoms": "|u1", "bonds": "|u1", "senders": "<i2", "receivers": "<i2"}
 
 
 def test_fetched_mapped_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shared arrays are a part of the data set's checksum."""
-    files = DataFiles(data_dir=tmp_path, benchmark="molpcba")
+    files, source = DataFiles(data_dir=tmp_path, benchmark="molpcba"), BENCHMARK.data
     files.originals.mkdir(parents=True)
     path = made_zip(files.originals)
-    source = BENCHMARK.data
     monkeypatch.setattr(molpcba, "PCBA", replace(PCBA, sha256=digest_of(path, "sha256")))
     fetched, expected = fetch(source, tmp_path), read_zip(path)
-    identity = verify(source, "real", tmp_path)
-    assert identity.sha256 == content_sha256(expected)
+    assert verify(source, "real", tmp_path).sha256 == content_sha256(expected)
     for name, array in fetched.shared.items():
         np.testing.assert_array_equal(array, expected.shared[name])
-    changed = np.load(files.array("shared", "senders"))
-    changed[0] = 0
-    np.save(files.array("shared", "senders"), changed)
+    flip(files.array("shared", "senders"))
     with pytest.raises(DataError, match="SHA-256 of its block 0"):
         verify(source, "real", tmp_path)
 
