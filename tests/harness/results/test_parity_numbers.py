@@ -85,22 +85,16 @@ def test_key_is_all_of_the_program_and_not_its_size(change: dict[str, Any]) -> N
 
 
 def test_gate_has_a_batch_a_precision_and_rates_of_its_own() -> None:
+    """What is off stays off."""
     settings = SETTINGS | {"chunk_size": 32, "clip_norm": 60.0}
     gated = gate_measurement(measurement(settings=settings, devices=3))
     assert (gated.variant.batch_size, gated.variant.precision, gated.replicate) == (18, "fp32", 0)
-    assert gated.settings == {
-        "learning_rate": 1e-4,
-        "momentum": 0.9,
-        "weight_decay": 0.0,  # it stays off where it is off
-        "epochs": 3,
-        "chunk_size": 5,
-        "clip_norm": 60.0,
-    }
-    assert gate_measurement(measurement()).variant.batch_size == 16
+    assert gated.settings == settings | {"learning_rate": 1e-4, "chunk_size": 5}
     assert key_of(gated) == key_of(measurement(settings=settings, devices=3))
+    assert gate_measurement(measurement()).variant.batch_size == 16
     of_training = {"weights": "pretrained", "schedule": "cosine", "label_smoothing": 0.1}
     gated = gate_measurement(measurement(settings=SETTINGS | of_training))
-    assert {name: gated.settings[name] for name in of_training} == of_training | {"weights": "drawn"}
+    assert gated.settings == SETTINGS | of_training | {"learning_rate": 1e-4, "weights": "drawn"}
 
 
 def test_gate_shows_what_adamw_does() -> None:
@@ -190,21 +184,6 @@ def test_checks_are_in_the_order_of_cause_and_then_of_the_model() -> None:
     ]
 
 
-def test_gradients_have_a_whole_and_a_median_error() -> None:
-    """Norms 5, 1 and 1; one of five is off by 0.3 in the first, 0.05 in the second, 0.01 in the third."""
-    theirs = {"gradients/a": np.array([3.0, 4.0]), "gradients/b": np.array([1.0]), "gradients/c": np.array([1.0])}
-    ours = {"gradients/a": np.array([3.0, 3.7]), "gradients/b": np.array([0.95]), "gradients/c": np.array([0.99])}
-    assert errors(ours, theirs) == pytest.approx(
-        {
-            "gradients/a": 0.3 / 5,
-            "gradients/b": 0.05,
-            "gradients/c": 0.01,
-            "gradients/all tensors together": np.sqrt(0.3**2 + 0.05**2 + 0.01**2) / np.sqrt(27),
-            "gradients/median tensor": 0.05,
-        }
-    )
-
-
 # Judgements.
 
 
@@ -283,13 +262,10 @@ def test_a_judgement_names_the_first_cause(ours: dict[str, Any], theirs: dict[st
     assert f"{judgement.state}: {judgement.sentence}" == expected
 
 
-def test_program_that_broke_has_failed() -> None:
+def test_numbers_of_a_program_that_broke_or_of_different_work_are_not_compared() -> None:
     broken = numbers("torch", {}, outcome="failed", reason="KeyError: 'conv9'")
     sentence = "torch has no parity numbers: failed: KeyError: 'conv9'"
     assert judge(numbers("jax"), broken) == Judgement(state="failed", sentence=sentence)
-
-
-def test_numbers_of_different_work_are_not_compared() -> None:
     other = numbers("torch", key=key_of(measurement("torch", protocol=MeasurementSettings(seed=8))))
     sentence = "the parity numbers of jax and torch are of different work: seed: 7 and 8"
     assert judge(numbers("jax"), other) == Judgement(state="unchecked", sentence=sentence)

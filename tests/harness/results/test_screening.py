@@ -60,37 +60,29 @@ def variant(mode: str, **changes: Any) -> Variant:
     return Variant(model="cnn", precision="fp32", execution_mode=mode, **({"batch_size": 64} | changes))
 
 
-def plan_of(*variants: Variant, screening: Screening | None = None, **changes: Any) -> JobPlan:
-    return plan("jax", variants=variants, screening=screening, **changes)
-
-
 def result_of(measurement: Measurement, throughput: float | str) -> Record:
     if isinstance(throughput, str):
         return bare_record(measurement, throughput)
     return bare_record(measurement, result=Result(blocks=blocks([20 / throughput] * 5, calls=10, samples=2)))
 
 
-SCREENING = Screening(always=("step.jit",), many_steps=("scan.jit", "scan.jit_graph"))
+def plan_with(*variants: Variant) -> JobPlan:
+    screening = Screening(always=("step.jit",), many_steps=("scan.jit", "scan.jit_graph"))
+    return plan("jax", variants=variants, screening=screening)
 
 
 @pytest.mark.parametrize(
     ("throughputs", "without", "going"),
     [
-        # The headline and the fastest.
-        ({"step.jit": 500, "taps.jit": 990, "a": 1000, "slow": 700}, "", ["step.jit", "taps.jit", "a"]),
-        # Many steps in a call have a contest of their own: the fastest of all is no rival of the others.
-        (
-            {"step.jit": 500, "a": 1000, "scan.jit": 3000, "scan.jit_graph": 2000, "b": 600},
-            "",
-            ["step.jit", "a", "scan.jit"],
-        ),
+        # The headline and the fastest. Many steps in a call have a contest of their own.
+        ({"step.jit": 500, "a": 1000, "scan.jit": 9e3, "scan.jit_graph": 8e3}, "", ["step.jit", "a", "scan.jit"]),
         # What has no number does not go on, and what is not screened does.
         ({"step.jit": "out_of_memory", "a": "failed", "b": 1000, "c": 10, "d": 100}, "c", ["b", "c"]),
     ],
 )
 def test_which_modes_go_on(throughputs: dict[str, float | str], without: str, going: list[str]) -> None:
     """`without`: a mode that was not screened yet."""
-    plan = plan_of(*map(variant, throughputs), screening=SCREENING)
+    plan = plan_with(*map(variant, throughputs))
     records = {
         one.variant.key: result_of(one, throughputs[one.variant.execution_mode])
         for one in plan.screenings()
@@ -100,14 +92,11 @@ def test_which_modes_go_on(throughputs: dict[str, float | str], without: str, go
 
 
 def test_contests_of_other_work_are_apart_and_need_a_choice() -> None:
-    plan = plan_of(
-        variant("step.jit"), variant("taps.jit"), variant("step.jit", batch_size=128),
-        variant("step.jit", batch_size=256), variant("taps.jit", batch_size=256), screening=SCREENING,
-    )  # fmt: skip
-    assert [one.key for one in plan.screenings()] == [
-        *("cnn-b64-fp32-step.jit-screening", "cnn-b64-fp32-taps.jit-screening"),
-        *("cnn-b256-fp32-step.jit-screening", "cnn-b256-fp32-taps.jit-screening"),
-    ]
+    both = [variant(mode, batch_size=size) for size in (64, 256) for mode in ("step.jit", "taps.jit")]
+    both.insert(2, variant("step.jit", batch_size=128))
+    plan = plan_with(*both)
+    screened = [f"cnn-b{size}-fp32-{mode}.jit-screening" for size in (64, 256) for mode in ("step", "taps")]
+    assert [one.key for one in plan.screenings()] == screened
     found = {one.variant.key: result_of(one, 1000 if "step" in one.key else 10) for one in plan.screenings()}
     going = going_on(plan, found)
     assert [one.key for one in going] == ["cnn-b64-fp32-step.jit", "cnn-b128-fp32-step.jit", "cnn-b256-fp32-step.jit"]
@@ -123,7 +112,7 @@ def test_contests_of_other_work_are_apart_and_need_a_choice() -> None:
 def test_of_one_program_under_several_names_the_headline_or_the_first_goes_on() -> None:
     """Two digests are one program each; `alone` says none, and `other` failed, so that its digest says nothing."""
     programs = {"taps.jit": "p", "step.jit": "p", "a": "q", "b": "q", "alone": None, "other": "q"}
-    plan = plan_of(*map(variant, programs), screening=SCREENING)
+    plan = plan_with(*map(variant, programs))
     records = {}
     for one in plan.screenings():
         mode = one.variant.execution_mode
@@ -140,7 +129,7 @@ def test_of_one_program_under_several_names_the_headline_or_the_first_goes_on() 
 
 
 def test_a_screening_is_short_and_has_an_id_of_its_own() -> None:
-    plan = plan_of(variant("step.jit"), variant("taps.jit"), screening=SCREENING)
+    plan = plan_with(variant("step.jit"), variant("taps.jit"))
     screening, replicate = next(plan.screenings()), next(plan.replicates())
     assert screening.replicate == replicate.replicate == 0 and screening.id != replicate.id
     assert replicate.timing is replicate.protocol == screening.protocol
@@ -191,8 +180,6 @@ def test_all_modes_together_say_how_large_the_noise_is(shift: float, expected: s
     assert clearly_faster(throughputs, "c") == "b"
 
 
-def test_two_replicates_contradict_nothing() -> None:
-    assert clearly_faster({"a": replicates(0, 0), "b": replicates(1, 1)}, "a") is None
+def test_two_replicates_and_a_mode_alone_contradict_nothing() -> None:
     unequal = {"a": replicates(0.0, 0.001, 0.0), "b": {0: 3.0, 1: 3.0, 7: 3.0}}
-    assert clearly_faster(unequal, "a") is None
-    assert clearly_faster({"a": replicates(1, 1, 1)}, "a") is None
+    assert clearly_faster(unequal, "a") is clearly_faster({"a": replicates(1, 1, 1)}, "a") is None

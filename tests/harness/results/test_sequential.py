@@ -37,9 +37,7 @@ def pairs(*values: float, orders: str = "+-") -> list[LogRatio]:
     [
         (12, 7.649 * ERROR, "undecided"),  # 0.0855
         (8, 6.205 * ERROR, "JAX faster"),  # 0.0694
-        (4, 4.303 * ERROR, "JAX faster"),  # 0.0481
         (5, 4.303 * ERROR, "JAX faster"),  # the largest design within
-        (100, 9.925 * ERROR, "undecided"),
     ],
 )
 def test_estimate_at_four_pairs_by_hand(at_most: int, reach: float, verdict: str) -> None:
@@ -53,12 +51,6 @@ def test_estimate_at_four_pairs_by_hand(at_most: int, reach: float, verdict: str
         None,
     )
     assert found.excludes_1 == found.names_a_side == (verdict != "undecided") and found.is_judged
-
-
-def test_what_the_first_process_loses_is_in_no_estimate_and_in_no_error() -> None:
-    shifted = [one._replace(value=one.value + (0.3 if one.jax_first else -0.3)) for one in pairs(*FOUR)]
-    one, other = estimate_sequentially(pairs(*FOUR), 12), estimate_sequentially(shifted, 12)
-    assert (one.value, one.interval) == (pytest.approx(other.value), pytest.approx(other.interval))
 
 
 def test_where_one_order_has_more_pairs_they_wait() -> None:
@@ -87,6 +79,8 @@ def test_a_row_decided_at_four_stays_decided_whatever_comes_later() -> None:
     decided = estimate_sequentially(pairs(*four), 12)
     assert decided.verdict == "JAX faster"
     assert estimate_sequentially(pairs(*four, *[-9.0, -8.0] * 4), 12) == decided
+    with pytest.raises(ValueError, match="one pair"):
+        estimate_sequentially([], 12)
 
 
 @pytest.mark.parametrize(
@@ -107,10 +101,13 @@ def test_looks_go_on_until_one_decides(count: int, looked_at: int, centre: float
     assert found.verdict == ("undecided" if looked_at < 8 else "JAX faster")
 
 
-def test_identical_pairs_are_doubted() -> None:
+def test_identical_pairs_are_doubted_and_a_doubt_takes_the_verdict_away() -> None:
     found = estimate_sequentially(pairs(*[0.2] * 4), 12)
     assert (found.verdict, found.doubt, found.p) == ("undecided", "identical pairs: copied records?", None)
     assert not found.is_judged
+    found = doubted(estimate_sequentially(pairs(*FOUR), 4), "a reason")
+    assert (found.verdict, found.doubt, found.is_judged) == ("undecided", "a reason", False)
+    assert found.value == pytest.approx(math.exp(0.075))
 
 
 def with_t(t: float) -> list[LogRatio]:
@@ -187,19 +184,6 @@ def test_two_that_are_alike_are_told_apart_in_5_percent(at_most: int, order_effe
         assert estimate_sequentially(pairs(*row, orders="+--+"), at_most).names_a_side == is_named
 
 
-def test_a_design_that_was_raised_tells_them_apart_in_5_percent_at_the_most() -> None:
-    """By the drawn t of all looks, and what the code takes for a reach there."""
-    drawn, t = t_at_looks(20)
-    named = np.zeros(SEQUENCES, bool)
-    for count in t:
-        one = estimate_sequentially(pairs(*drawn[0][:count], orders="+--+"), 20, is_extended=True)
-        assert one.replicates == count
-        named |= t[count] > math.log(one.interval.high / one.value) / (abs(math.log(one.value)) / t[count][0])
-    assert named.mean() < 0.05
-    for row, is_named in list(zip(drawn, named, strict=True))[:200]:
-        assert estimate_sequentially(pairs(*row, orders="+--+"), 20, is_extended=True).names_a_side == is_named
-
-
 # Verdicts and designs.
 
 
@@ -216,12 +200,6 @@ def test_a_design_that_was_raised_tells_them_apart_in_5_percent_at_the_most() ->
 )
 def test_verdict_of_an_interval(interval: tuple[float, float] | None, verdict: str) -> None:
     assert verdict_of(interval and Interval(*interval)) == verdict
-
-
-def test_a_doubt_takes_the_verdict_away() -> None:
-    found = doubted(estimate_sequentially(pairs(*FOUR), 4), "a reason")
-    assert (found.verdict, found.doubt, found.is_judged) == ("undecided", "a reason", False)
-    assert found.value == pytest.approx(math.exp(0.075))
 
 
 def test_what_is_no_design_is_named_with_what_is_valid() -> None:
@@ -259,9 +237,3 @@ def test_geometric_mean_of_ratios_by_hand() -> None:
 )
 def test_geometric_mean_with_one_that_had_no_look_has_no_interval(without: RatioEstimate) -> None:
     assert geometric_mean_of_ratios([estimate(8.0, 0.05), without]) == (pytest.approx(2), None)
-
-
-def test_of_nothing_there_is_no_ratio() -> None:
-    for refused in (lambda: estimate_sequentially([], 12), lambda: geometric_mean_of_ratios([])):
-        with pytest.raises(ValueError, match="at (the )?least"):
-            refused()
