@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from harness.plan import MeasurementSettings
+from harness.plan import FRAMEWORKS, MeasurementSettings
 from harness.results.ratios import (
     NOT_FAIR,
     RecordPair,
@@ -17,14 +17,11 @@ from harness.results.ratios import (
     flags_of,
     log_ratios_of_quads,
     replicate_of,
-    took_turns,
 )
-from harness.results.record import Blocks, InTurns, Record
+from harness.results.record import Blocks, InTurns
 from harness.results.sequential import LogRatio
 from tests.made.records import blocks
 from tests.made.report_records import CPU, record, with_result
-
-TORCH_STARTS = "2026-11-21T10:00:30+00:00"
 
 
 def blocks_of(times_s: Sequence[float], samples: int = 1) -> Blocks:
@@ -37,26 +34,18 @@ def pair_of(
     torch: Sequence[float],
     *,
     jax_first: bool = True,
-    turns: str | tuple[str, str] | None = None,
+    turns: tuple[str | None, str | None] = (None, None),
     most: int = 12,
     **changes: Any,
 ) -> RecordPair:
-    """By logarithms of samples per second, a block each. `turns`: the name of both, or of each."""
-    names = (turns, turns) if turns is None or isinstance(turns, str) else turns
-    made: list[Record] = []
-    for framework, rates, name, is_first in (
-        ("jax", jax, names[0], jax_first),
-        ("torch", torch, names[1], not jax_first),
+    """By logarithms of samples per second, a block each. `turns`: their name on each side."""
+    made = []
+    for framework, rates, name, is_first in zip(
+        FRAMEWORKS, (jax, torch), turns, (jax_first, not jax_first), strict=True
     ):
-        pairing = {"kind": "interleaved", "turns": name} if name else {"kind": "together"}
-        one = record(
-            framework,
-            "step",
-            replicate=number,
-            environment=CPU | {"pairing": pairing},
-            started_at="2026-11-21T10:00:00+00:00" if is_first else TORCH_STARTS,
-            **changes,
-        )
+        started_at = f"2026-11-21T10:00:{'00' if is_first else '30'}+00:00"
+        environment = CPU | {"pairing": {"turns": name}}
+        one = record(framework, "step", replicate=number, environment=environment, started_at=started_at, **changes)
         in_turns = InTurns(is_first=is_first, waited_s=1.0, busy_s=0.0) if name else None
         measurement = one.measurement.model_copy(update={"protocol": MeasurementSettings(replicates=most)})
         one = with_result(one, blocks=blocks_of([math.exp(-rate) for rate in rates]), in_turns=in_turns)
@@ -83,13 +72,13 @@ def test_ratio_of_neighbouring_blocks_by_hand() -> None:
 
 def test_replicate_in_turns_by_hand() -> None:
     """Quads of 0.00, 0.02 and 0.06: quartiles 0.01 and 0.04, so an error of 1.2533 * 0.03 / 1.349 / sqrt(3)."""
-    found = replicate_of(*pair_of(7, [0.0, 0.0, 0.04, 0.0, 0.06, 0.06], [0.0] * 6, turns="t"))
+    found = replicate_of(*pair_of(7, [0.0, 0.0, 0.04, 0.0, 0.06, 0.06], [0.0] * 6, turns=("t", "t")))
     assert found.log_ratio == (7, pytest.approx(0.02), True)
     assert (found.in_turns, found.drift) == (True, None)
     assert found.error == pytest.approx(0.0160917, rel=1e-4)
     drifting = [*[0.0] * 8, *[0.05] * 2, *[0.03] * 2]  # six quads: the first two 0, the last two 0.05 and 0.03
-    assert replicate_of(*pair_of(0, drifting, [0.0] * 12, turns="t")).drift == pytest.approx(0.04)
-    assert replicate_of(*pair_of(0, [0.0] * 4, [0.0] * 4, turns="t")).error is None  # two quads
+    assert replicate_of(*pair_of(0, drifting, [0.0] * 12, turns=("t", "t"))).drift == pytest.approx(0.04)
+    assert replicate_of(*pair_of(0, [0.0] * 4, [0.0] * 4, turns=("t", "t"))).error is None  # two quads
 
 
 def test_replicate_of_processes_after_each_other_by_hand() -> None:
@@ -108,31 +97,15 @@ def test_replicate_of_processes_after_each_other_by_hand() -> None:
 
 
 def test_in_turns_with_one_block_the_ratio_is_that_of_throughputs() -> None:
-    jax, torch = pair_of(0, [0.5], [0.2], jax_first=False, turns="t")
-    assert took_turns(jax, torch)
-    assert replicate_of(jax, torch) == Replicate(LogRatio(0, pytest.approx(0.3), False), False, None, None)
+    """Who is first is what the turns say: both are started at once, and a record's time is that of what came before."""
+    jax, torch = pair_of(0, [0.5], [0.2], jax_first=False, turns=("t", "t"))
+    expected = Replicate(LogRatio(0, pytest.approx(0.3), False), False, None, None)
+    assert replicate_of(jax, torch) == expected
+    early = jax.model_copy(update={"started_at": "2026-11-21T09:59:59+00:00"})
+    assert replicate_of(early, torch) == expected
+    assert replicate_of(early, torch.model_copy(update={"environment": {}})).log_ratio.jax_first
     with pytest.raises(ValueError, match="blocks on both sides"):
         replicate_of(jax, torch.model_copy(update={"result": None}))
-
-
-def test_who_is_first_is_what_the_turns_say() -> None:
-    """Both are started at once, and the time of the record is that of the start of what came before."""
-    jax, torch = pair_of(0, [0.0] * 2, [0.0] * 2, jax_first=True, turns="t")
-    late = jax.model_copy(update={"started_at": "2026-11-21T10:00:59+00:00"})
-    assert replicate_of(late, torch).log_ratio.jax_first
-    alone = [one.model_copy(update={"environment": {}}) for one in (late, torch)]
-    assert not replicate_of(*alone).log_ratio.jax_first
-
-
-def test_neighbouring_blocks_remove_a_drift() -> None:
-    """A is 2 % faster, and the machine gets slower by 0.2 % with each block. With the blocks of A first and those of B
-    after them, 10 quads would take 4 % of drift for a difference of the two."""
-
-    def drifting(places: tuple[int, int], work_s: float) -> Blocks:
-        return blocks_of([work_s * math.exp(0.002 * (4 * quad + place)) for quad in range(10) for place in places])
-
-    found = log_ratios_of_quads(drifting((0, 3), 1.0), drifting((1, 2), 1.02))
-    assert found == pytest.approx([math.log(1.02)] * 10, abs=1e-12)
 
 
 # Flags of a ratio.
@@ -209,7 +182,7 @@ def test_estimate_of_four_pairs_by_hand() -> None:
 
 def test_replicates_that_lost_their_turns_are_left_out() -> None:
     """0.3 as throughputs say; the four in turns are those above, each of one quad."""
-    four = [pair_of(n, [v, v], [n / 1e4] * 2, jax_first=n % 2 == 0, turns=f"t{n}") for n, v in enumerate(FOUR)]
+    four = [pair_of(n, [v, v], [n / 1e4] * 2, jax_first=n % 2 == 0, turns=(f"t{n}",) * 2) for n, v in enumerate(FOUR)]
     found = estimate_of([*four, pair_of(4, [0.3] * 2, [0.0] * 2)])
     assert found.left_out == "1 of 5 replicates, which lost their turns"
     assert (found.ratio.replicates, found.flags) == (4, {})

@@ -38,9 +38,19 @@ def of_images(batch: dict[str, NDArray[np.uint8]]) -> list[int]:
 
 
 def test_batches_go_through_the_test_set_and_begin_again() -> None:
+    """Drawn inputs do not depend on how many are asked for."""
     requests = requests_of(5, batch_size=3)
     assert [of_images(batch) for batch in requests.timed(3)] == [[0, 1, 2], [3, 4, 0], [1, 2, 3]]
     assert all(batch.keys() == {"images"} for batch in requests.timed(1)), "a model is not given the labels"
+    synthetic = benchmark("synthetic")
+    drawn = replace(
+        requests, benchmark=synthetic, dataset=NO_DATA, model="convnet", sizes=synthetic.sizes().model_dump()
+    )
+    first, second = drawn.timed(2)
+    assert first["inputs"].shape == (3, 3, 32, 32) and first.keys() == {"inputs"}
+    both = np.concatenate([first["inputs"], second["inputs"]])
+    np.testing.assert_array_equal(drawn.samples(np.arange(6))["inputs"], both)
+    assert np.unique(both[:, 0, 0, 0]).size == 6
 
 
 def test_the_checks_batches_share_no_sample_and_repeat_few() -> None:
@@ -76,16 +86,6 @@ def test_the_centre_of_larger_images() -> None:
     assert centre(image, 4).flags.c_contiguous
     np.testing.assert_array_equal(centre(image, 8), image)
     assert requests_of(2, 1, image_size=2).timed(1)[0]["images"].shape == (1, 2, 2, 3)
-
-
-def test_drawn_inputs_do_not_depend_on_how_many_are_asked_for() -> None:
-    synthetic = benchmark("synthetic")
-    sizes = synthetic.sizes().model_dump()
-    requests = Requests(benchmark=synthetic, dataset=NO_DATA, model="convnet", sizes=sizes, seed=3, batch_size=2)
-    first, second = requests.timed(2)
-    assert first["inputs"].shape == (2, 3, 32, 32) and first.keys() == {"inputs"}
-    np.testing.assert_array_equal(requests.distinct()["inputs"], np.concatenate([first["inputs"], second["inputs"]]))
-    assert np.unique(first["inputs"][:, 0, 0, 0]).size == 2
 
 
 # The check. Outputs of 8 samples share a large part, 100, and differ by about 1.
