@@ -12,7 +12,6 @@ TEXT = np.arange(14, dtype=np.uint8)
 def test_the_last_token_of_a_window_is_the_first_of_the_next() -> None:
     assert windows(TEXT, 4).tolist() == [[0, 1, 2, 3, 4], [4, 5, 6, 7, 8], [8, 9, 10, 11, 12]]
     assert windows(TEXT, 4, stride=6).tolist() == [[0, 1, 2, 3, 4], [6, 7, 8, 9, 10]]
-    assert windows(TEXT, 4).dtype == np.uint8
 
 
 def test_shorter_windows_are_those_of_the_text() -> None:
