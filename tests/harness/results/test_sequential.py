@@ -157,8 +157,8 @@ def test_a_design_that_was_raised_has_a_confidence_sequence(count: int, reach: f
 
 @pytest.mark.parametrize(("at_most", "order_effect"), [*((most, 0.0) for most in CRITICAL_VALUES), (12, 2.0)])
 def test_two_that_are_alike_are_told_apart_in_5_percent(at_most: int, order_effect: float) -> None:
-    """Drawn log ratios with a noise of 1, in the order + - - + ...; four binomial standard errors are 0.006. The order's
-    effect is twice the noise: with noise of 1 %, 2 %."""
+    """Drawn log ratios with a noise of 1, in the order + - - + ...; four binomial standard errors are 0.006. The effect
+    of the order is twice the noise: with noise of 1 %, 2 %."""
     first = np.arange(at_most) % 4 % 3 == 0
     drawn = np.random.default_rng(1).standard_normal((20_000, at_most)) + np.where(first, order_effect, -order_effect)
     is_named = np.zeros(len(drawn), bool)
