@@ -29,8 +29,6 @@ MODES: dict[Framework, tuple[str, ...]] = {
 RATIOS = {64: 0.3, 128: 0.25, 256: 0.0}
 """By batch size: of fast.jit over step.compiled. The first is decided at 4 pairs, the second at 6, the third never."""
 SCREENED = {"fast.jit": 3.0, "step.jit": 2.0, "other.jit": 1.0, "step.compiled": 2.0, "step.eager": 1.0}
-DECLARED = -0.5
-"""Of step.jit over step.compiled: decided at 4 pairs, unless a test has another one."""
 
 
 def plan_of(
@@ -41,9 +39,10 @@ def plan_of(
 
 
 class Machine:
-    """Measures at once, and remembers the records."""
+    """Measures at once, and remembers the records. `declared`: of step.jit over step.compiled; decided at 4 pairs
+    unless a test has another one."""
 
-    def __init__(self, declared: float = DECLARED, *, fails: Callable[[Measurement], bool] = lambda _: False) -> None:
+    def __init__(self, declared: float = -0.5, *, fails: Callable[[Measurement], bool] = lambda _: False) -> None:
         self.declared, self.fails = declared, fails
         self.records: dict[str, Record] = {}
 

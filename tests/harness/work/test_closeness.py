@@ -40,10 +40,8 @@ def test_errors_of_one_item_after_the_other_are_those_of_all_at_once() -> None:
     assert relative_error_of(list(actual), list(expected)) == pytest.approx(whole, rel=1e-12)
     centred = errors_of_items({"": actual - actual.mean(0)}, {"": expected - expected.mean(0)})
     np.testing.assert_allclose(errors_of_centred(list(actual), list(expected)), centred, rtol=1e-9)
-    infinite = [np.full_like(actual[0], np.inf), *actual[1:]]
-    assert relative_error_of(infinite, list(expected)) == errors_of_centred(infinite, list(expected))[0] == np.inf
-    short = [item[:2] for item in expected]
-    assert relative_error_of(short, list(expected)) == errors_of_centred(short, list(expected))[0] == np.inf
+    for wrong in ([np.full_like(actual[0], np.inf), *actual[1:]], [item[:2] for item in actual]):
+        assert relative_error_of(wrong, list(expected)) == errors_of_centred(wrong, list(expected))[0] == np.inf
 
 
 def test_what_is_almost_nothing_is_compared_on_the_scale_of_the_rest() -> None:

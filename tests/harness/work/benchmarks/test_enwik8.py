@@ -56,7 +56,6 @@ def test_an_archive_with_another_checksum_is_refused(tmp_path: Path, archive: Pa
 
 def test_the_sample_is_enough_for_the_largest_batch_and_stays_what_it_is() -> None:
     dataset = SOURCE.sample()
-    assert dataset.train["tokens"].shape[1] == dataset.test["tokens"].shape[1] == 257
     assert dataset.train_count >= 512 and dataset.train["tokens"].max() < 128
     assert dataset.train["tokens"][0].tobytes().startswith(b"The Constitution of the United States")
     assert dataset.test["tokens"][-1].tobytes()[-60:].decode() in (enwik8.SAMPLE / "gettysburg_address.txt").read_text()
