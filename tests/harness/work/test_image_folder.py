@@ -76,11 +76,6 @@ def test_the_list_is_cmcs_with_the_places_among_the_thousand_names_in_their_orde
 # Pixels
 
 
-def picture(mode: str, size: tuple[int, int]) -> Image.Image:
-    noise = np.random.RandomState(1).randint(0, 256, (size[1], size[0], 4), dtype=np.uint8)
-    return Image.fromarray(noise, "RGBA").convert("RGB").convert(mode)
-
-
 @pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     ("mode", "size"),
@@ -89,7 +84,8 @@ def picture(mode: str, size: tuple[int, int]) -> Image.Image:
 def test_the_pixels_are_those_of_torchvisions_presets(mode: str, size: tuple[int, int]) -> None:
     from torchvision import transforms
 
-    image = picture(mode, size)
+    noise = np.random.RandomState(1).randint(0, 256, (size[1], size[0], 4), dtype=np.uint8)
+    image = Image.fromarray(noise, "RGBA").convert("RGB").convert(mode)
     pixels = centre(image, 256)
     stored = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(256)])(image.convert("RGB"))
     np.testing.assert_array_equal(pixels, np.asarray(stored))
@@ -133,17 +129,7 @@ def test_several_processes_make_the_same_as_one(originals: Path, monkeypatch: py
             incoming.conclude()
 
 
-def test_as_many_other_classes_are_taken_and_named(tmp_path: Path, originals: Path) -> None:
-    for part in ("train", "val"):
-        (originals / part / "n2").rename(originals / part / "n8")
-    assert fetch(SOURCE, tmp_path).train_count == 12
-    digest = hashlib.sha256(b"n1\nn3\nn8\n").hexdigest()
-    expected = f"ImageNet (ILSVRC2012), the 3 classes of a list of their own (SHA-256 of the names {digest[:8]})"
-    assert source_in(tmp_path) == expected
-    assert read_manifest(DataFiles(data_dir=tmp_path, benchmark="three")).classes_sha256 == digest
-
-
-def test_a_part_is_the_first_images_by_name_and_another_data_set(tmp_path: Path, originals: Path) -> None:
+def test_a_part_and_other_classes_are_another_data_set_and_named(tmp_path: Path, originals: Path) -> None:
     fetch(SOURCE, tmp_path)
     whole = sha256_in(tmp_path)
     part = fetch(SOURCE, tmp_path, images_per_class=2)
@@ -157,6 +143,12 @@ def test_a_part_is_the_first_images_by_name_and_another_data_set(tmp_path: Path,
     np.testing.assert_array_equal(fetch(SOURCE, tmp_path, images_per_class=2).train["images"], images)
     assert fetch(SOURCE, tmp_path).train_count == 9
     assert source_in(tmp_path) == f"{title}, 9 of 12 images to train, 6 of 6 images to test"
+    for part in ("train", "val"):  # as many other classes are taken
+        (originals / part / "n2").rename(originals / part / "n8")
+    assert fetch(SOURCE, tmp_path).train_count == 9
+    digest = hashlib.sha256(b"n1\nn3\nn8\n").hexdigest()
+    assert source_in(tmp_path).endswith(f"the 3 classes of a list of their own (SHA-256 of the names {digest[:8]})")
+    assert read_manifest(DataFiles(data_dir=tmp_path, benchmark="three")).classes_sha256 == digest
 
 
 # Wrong folders

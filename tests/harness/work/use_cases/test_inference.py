@@ -42,6 +42,10 @@ def test_batches_go_through_the_test_set_and_begin_again() -> None:
     requests = requests_of(5, batch_size=3)
     assert [of_images(batch) for batch in requests.timed(3)] == [[0, 1, 2], [3, 4, 0], [1, 2, 3]]
     assert all(batch.keys() == {"images"} for batch in requests.timed(1)), "a model is not given the labels"
+    image = np.arange(6 * 7).reshape(1, 6, 7, 1)  # of larger ones the centre
+    assert centre(image, 4).flags.c_contiguous and (centre(image, 4) == image[:, 1:5, 1:5]).all()
+    assert centre(image, 8).shape == (1, 6, 7, 1)
+    assert requests_of(2, 1, image_size=2).timed(1)[0]["images"].shape == (1, 2, 2, 3)
     synthetic = benchmark("synthetic")
     drawn = replace(
         requests, benchmark=synthetic, dataset=NO_DATA, model="convnet", sizes=synthetic.sizes().model_dump()
@@ -80,14 +84,6 @@ def test_no_more_are_predicted_than_a_record_keeps() -> None:
     assert not are_enough([np.zeros(PREDICTED_SAMPLES, np.int64)])
 
 
-def test_the_centre_of_larger_images() -> None:
-    image = np.arange(6 * 7).reshape(1, 6, 7, 1)
-    np.testing.assert_array_equal(centre(image, 4), image[:, 1:5, 1:5])
-    assert centre(image, 4).flags.c_contiguous
-    np.testing.assert_array_equal(centre(image, 8), image)
-    assert requests_of(2, 1, image_size=2).timed(1)[0]["images"].shape == (1, 2, 2, 3)
-
-
 # The check. Outputs of 8 samples share a large part, 100, and differ by about 1.
 
 DRAW = np.random.RandomState(0)
@@ -103,28 +99,18 @@ def test_the_errors_of_outputs_by_hand() -> None:
     assert [check.tolerance for check in check_outputs(RIGHT, REFERENCE, "fp32")] == [5e-5, 1e-3]
 
 
-def test_an_error_in_what_tells_samples_apart_is_found() -> None:
-    """Hidden in the outputs as they are: 0.2 % of them, and all of their differences."""
+def test_what_tells_samples_apart_is_checked() -> None:
+    """An error of all of it is hidden in the outputs as they are: 0.2 % of them. The first answer given again is that
+    of a CUDA graph that does not read its input. One wrong sample is another's, or not finite."""
     flat = [np.full_like(outputs, 100.0) for outputs in RIGHT]
     assert np.linalg.norm(flat[0] - RIGHT[0]) / np.linalg.norm(RIGHT[0]) < OUTPUTS["bf16"].typical
-    with pytest.raises(CheckFailed, match="less their mean, worst sample"):
-        check_outputs(flat, REFERENCE, "bf16")
-
-
-def test_one_wrong_sample_is_found_and_named() -> None:
-    """Another's, and what is not finite."""
+    alone = [REFERENCE[:1], REFERENCE[1:2]]
+    check_outputs(alone, REFERENCE[:2], "bf16")
+    for outputs, reference in ((flat, REFERENCE), (RIGHT[:1] * 2, REFERENCE), (alone[:1] * 2, REFERENCE[:2])):
+        with pytest.raises(CheckFailed, match="less their mean, worst sample"):
+            check_outputs(outputs, reference, "bf16")
     for wrong in (RIGHT[1][2], np.nan, np.inf):
         second = RIGHT[1].copy()
         second[3] = wrong
         with pytest.raises(CheckFailed, match="worst sample, which is number 9|relative error inf"):
             check_outputs([RIGHT[0], second], REFERENCE, "bf16")
-
-
-@pytest.mark.parametrize("batch_size", [1, 6])
-def test_the_first_answer_given_again_is_found(batch_size: int) -> None:
-    """As a CUDA graph gives it that does not read its input."""
-    first, second = (REFERENCE[rows] for rows in checked_rows(batch_size))
-    reference = REFERENCE[:2] if batch_size == 1 else REFERENCE
-    check_outputs([first, second], reference, "bf16")
-    with pytest.raises(CheckFailed, match="less their mean, worst sample"):
-        check_outputs([first, first], reference, "bf16")

@@ -22,25 +22,17 @@ from harness.work.use_cases.many_models import (
 from harness.work.weights import initial_weight
 
 
-def test_separate_learning_rates_fall_to_a_tenth_in_equal_ratios() -> None:
-    np.testing.assert_allclose(learning_rates(0.4, 3, "separate"), [0.4, 0.4 / 10**0.5, 0.04], rtol=1e-12)
-    assert learning_rates(0.4, 1, "separate").tolist() == [0.4]
-    assert learning_rates(0.4, 3, "one").tolist() == [0.4, 0.4, 0.4]
-
-
-def test_every_model_has_a_seed_and_by_option_a_batch() -> None:
+def test_every_model_has_a_seed_and_by_option_a_rate_and_a_batch() -> None:
+    """Rates fall to a tenth in equal ratios; batches are the first samples of a data set, and begin again."""
     assert [model_seed(5, index) for index in range(3)] == [5, 6, 7]
-    assert leading_axes(3, 8, "different") == (3, 8)
-    assert leading_axes(3, 8, "same") == (8,)
-
-
-def test_batches_of_a_data_set_are_its_first_samples_and_begin_again() -> None:
+    np.testing.assert_allclose(learning_rates(0.4, 3, "separate"), [0.4, 0.4 / 10**0.5, 0.04], rtol=1e-12)
+    assert (learning_rates(0.4, 1, "separate").tolist(), learning_rates(0.4, 2, "one").tolist()) == ([0.4], [0.4, 0.4])
+    assert (leading_axes(3, 8, "different"), leading_axes(3, 8, "same")) == ((3, 8), (8,))
     tokens = np.arange(10, dtype=np.int32).reshape(5, 2)
     dataset = Dataset(train={"tokens": tokens, "labels": np.arange(5)}, test={}, constants={})
     batch = first_batch(dataset, (2, 4))
     assert batch["labels"].tolist() == [[0, 1, 2, 3], [4, 0, 1, 2]]
     assert batch["tokens"][1].tolist() == [[8, 9], [0, 1], [2, 3], [4, 5]]
-    assert first_batch(dataset, (3,))["labels"].tolist() == [0, 1, 2]
 
 
 def test_synthetic_batches_are_normal_and_depend_on_the_seed() -> None:
@@ -98,11 +90,7 @@ ALMOST_ONE, ALMOST_TWO = [3.03, 4.04], [6.06, 8.08]
         (course(ALMOST_ONE, ALMOST_TWO, ONE), "tf32", None),
         (course(ONE, TWO, [3.6, 4.8]), "fp32", "weight .*, worst model, which is number 2: relative error 2\\.0"),
         (course(ONE, TWO, [3.6, 4.8]), "tf32", None),
-        (
-            course(ONE, TWO, ONE, losses=[[1.0] * 3, [0.51, 0.5, 0.5]]),
-            "fp32",
-            "losses .*, worst model, which is number 0",
-        ),
+        (course(ONE, TWO, ONE, losses=[[1.0] * 3, [0.51, 0.5, 0.5]]), "fp32", "losses .*, worst .* number 0"),
         (course(ONE, TWO, [3.0, math.nan]), "bf16", "relative error inf"),
         *((course(TWO, ONE, ONE), precision, "weight updates") for precision in ("fp32", "tf32", "bf16")),  # exchanged
     ],
