@@ -24,23 +24,11 @@ from harness.results.environment import (
 )
 from harness.work import schedule
 
-GIT_IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-
 
 @pytest.fixture(autouse=True)
 def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("SLURM", "GIT_"))]:
         monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    folder = tmp_path / "repository"
-    folder.mkdir()
-    (folder / "a.txt").write_text("one\n")
-    for command in (["init", "--quiet"], ["add", "a.txt"], [*GIT_IDENTITY, "commit", "--quiet", "-m", "first"]):
-        subprocess.run(["git", "-C", str(folder), *command], check=True)
-    return folder
 
 
 def write_files(folder: Path, files: dict[str, str]) -> None:
@@ -78,17 +66,19 @@ def test_code_is_the_same_where_all_is_that_both_have_imported_and_on_disk_where
         assert not is_code_on_disk(other, disk)
 
 
-def test_git_clean_dirty_not_a_repository_and_not_there(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    command = ["git", "-C", str(repository), "rev-parse", "HEAD"]
-    commit = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+def test_git_clean_dirty_not_a_repository_and_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    write_files(repository, {"a.txt": "one\n"})
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    for command in ("init --quiet", "add a.txt", "commit --quiet -m first", "rev-parse HEAD"):
+        git = ["git", "-C", str(repository), *identity, *command.split()]
+        commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
     monkeypatch.setenv("GIT_DIR", "/nonexistent")  # of a hook, which does not answer for us
     assert describe_git(repository) == {"commit": commit, "clean": True, "absent": None} and len(commit) == 40
     (repository / "new.py").write_text("")  # which git does not know
     assert describe_git(repository) == {"commit": commit, "clean": False, "absent": None}
-    git = describe_git(tmp_path)
-    assert (git["commit"], git["clean"]) == (None, None) and "not a git repository" in git["absent"]
+    found = describe_git(tmp_path)
+    assert (found["commit"], found["clean"]) == (None, None) and "not a git repository" in found["absent"]
     monkeypatch.setenv("PATH", str(tmp_path))
     assert describe_git(repository) == {"commit": None, "clean": None, "absent": "git is not installed"}
 

@@ -24,14 +24,9 @@ def plant(folder: Path, **versions: str) -> list[str]:
     return [str(folder)]
 
 
-@pytest.fixture
-def lock(tmp_path: Path) -> Path:
-    path = tmp_path / "lock.txt"
-    path.write_text("# lock 2026-11 cpu-py312-x86_64\n# Made by hand\njax==0.12.0\nml-dtypes==0.6\ntorch==2.15.0\n")
-    return path
-
-
-def test_what_is_installed_agrees_with_its_lock_or_is_counted_and_a_few_are_named(tmp_path: Path, lock: Path) -> None:
+def test_what_is_installed_agrees_with_its_lock_or_is_counted_and_a_few_are_named(tmp_path: Path) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text("# lock 2026-11 cpu-py312-x86_64\n# Made by hand\njax==0.12.0\nml-dtypes==0.6\ntorch==2.15.0\n")
     site = plant(tmp_path / "site", ML_dtypes="0.6", torch="2.15.0+cpu", pip="26", setuptools="65")
     found = describe_installed(lock, site)
     text = "ml-dtypes==0.6\npip==26\nsetuptools==65\ntorch==2.15.0+cpu\n"

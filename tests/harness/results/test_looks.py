@@ -31,11 +31,9 @@ RATIOS = {64: 0.3, 128: 0.25, 256: 0.0}
 SCREENED = {"fast.jit": 3.0, "step.jit": 2.0, "other.jit": 1.0, "step.compiled": 2.0, "step.eager": 1.0}
 
 
-def plan_of(
-    framework: Framework, *batch_sizes: int, most: int = 12, modes: Sequence[str] = (), **changes: Any
-) -> JobPlan:
+def plan_of(framework: Framework, *sizes: int, most: int = 12, modes: Sequence[str] = (), **changes: Any) -> JobPlan:
     own = {"protocol": MeasurementSettings(replicates=most), "screening": Screening(always=MODES[framework])}
-    return plan(framework, *(modes or MODES[framework]), batch_sizes=batch_sizes, **own | changes)
+    return plan(framework, *(modes or MODES[framework]), batch_sizes=sizes, **own | changes)
 
 
 class Machine:
@@ -179,7 +177,6 @@ def test_screenings_come_first_and_choose(results: Results) -> None:
     plans = pair_of(64, screening=Screening(always=("step.jit",)))
     everything = list(needed(plans, results, "local"))
     assert [one.is_screening for one in everything] == [True] * 5 + [False] * 20
-    assert [one.framework for one in everything[:5]] == ["jax"] * 3 + ["torch"] * 2
     for one in everything[:5]:
         save(bare_record(one, result=screened(one.variant), environment={"scheduler": "local"}), results)
     kept = {one.variant.execution_mode for one in needed(plans, results, "local") if not one.is_screening}

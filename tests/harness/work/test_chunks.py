@@ -6,9 +6,7 @@ import pytest
 from harness.work import chunks
 from harness.work.chunks import Chunks, sample_bytes, steps_in_call, steps_in_chunk
 
-IMAGES = np.arange(12, dtype=np.uint8).reshape(6, 2)
-LABELS = np.arange(6, dtype=np.int32) * 10
-ARRAYS = {"images": IMAGES, "labels": LABELS}
+ARRAYS = {"images": np.arange(12, dtype=np.uint8).reshape(6, 2), "labels": np.arange(6, dtype=np.int32) * 10}
 ORDER = np.array([[3, 1], [0, 2], [5, 4], [1, 0], [2, 3]], np.int32)
 
 

@@ -49,7 +49,7 @@ def test_a_benchmark_has_a_data_set_or_draws_its_inputs_and_its_sample_has_the_a
         # Of the other framework
         (
             lambda: use_case("train").mode("torch", "scan.jit"),
-            "scan.jit: train has no such execution mode in torch; valid: step.eag",
+            "scan.jit: train has no such execution mode in torch; v",
         ),
         # No file of that name may be imported by accident
         (lambda: benchmark("__init__"), "__init__: there is no such benchmark"),
