@@ -84,13 +84,10 @@ def test_median_interval_by_hand(count: int, interval: tuple[int, int]) -> None:
     assert median_interval(random.Random(1).sample(range(1, count + 1), count)) == interval
 
 
-def test_relative_half_width_takes_the_wider_side() -> None:
+def test_relative_half_width_takes_the_wider_side_and_drift_compares_the_first_third_with_the_last() -> None:
     # Interval 90..130, median (98 + 102) / 2 = 100: 30 above, 10 below.
     assert relative_half_width([90, 95, 98, 102, 110, 130]) == pytest.approx(0.30)
     assert relative_half_width([1.0] * 5) == math.inf
-
-
-def test_drift_compares_the_first_third_with_the_last() -> None:
     assert block_drift(blocks([0.1, 0.1, 0.1, 0.2, 0.2, 0.107, 0.107, 0.107])) == pytest.approx(0.07)
     assert block_drift(blocks([0.1, 0.1, 0.1, 0.2, 0.2])) is None
 

@@ -11,19 +11,12 @@ UNKNOWN = math.nan
 US = 1e-6
 
 
-def test_overlap_counts_once() -> None:
-    """0 to 4, 2 to 6 and 10 to 11: busy for 7 of 11 seconds."""
-    found = timeline_of([("a", 0, 4, UNKNOWN), ("b", 2, 6, UNKNOWN), ("a", 10, 11, UNKNOWN)])
-    assert busy_s(found) == 7
-    # a is alone for 2 s and has half of 2 s; b half of 2 s, and is alone for 2 s.
-    assert shares_s(found, np.zeros(3, bool)).tolist() == [3, 3, 1]
-
-
 def test_a_collective_has_what_nothing_else_hides() -> None:
-    """A product from 0 to 5, a collective from 3 to 9: 4 s of it are exposed."""
+    """A product from 0 to 5, a collective from 3 to 9: 4 s of it are exposed, and 9 s in all are busy."""
     found = timeline_of([("gemm", 0, 5, UNKNOWN), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL()", 3, 9, UNKNOWN)])
     assert shares_s(found, np.array([False, True])).tolist() == [5, 4]
     window = window_of(found, steps=1)
+    assert window.busy_s == 9
     assert {kernel.name[:4]: kernel.busy_s for kernel in window.kernels} == {"gemm": 5, "nccl": 4}
 
 

@@ -81,9 +81,6 @@ def test_the_median_and_the_worst_have_tolerances_of_their_own() -> None:
         check_errors("x", np.array([0.0, 1.01 * worst, typical]), "model", tolerance)
     with pytest.raises(CheckFailed, match="x, all models together: relative error"):
         check_errors("x", np.zeros(3), "model", tolerance, worst=1.01 * worst)
-
-
-def test_not_a_number_is_no_agreement() -> None:
     with pytest.raises(CheckFailed, match="relative error nan, tolerance 0.1. The result is wrong, so it is not timed"):
         check_error("x", float("nan"), 0.1)
 

@@ -40,10 +40,6 @@ SOURCE = DataSource(
 )
 
 
-class InterruptedHere(Exception):
-    pass
-
-
 @pytest.fixture
 def originals(tmp_path: Path) -> Path:
     """Four images in each class to train, two to test."""
@@ -217,37 +213,34 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written(
     assert sum(advanced) == needed
 
 
-def test_an_interrupted_run_leaves_what_was_there(
+def test_an_interrupted_or_killed_run_leaves_what_was_there(
     tmp_path: Path, originals: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_arguments: object) -> None:
-        raise InterruptedHere
+        raise KeyboardInterrupt
 
-    with pytest.raises(InterruptedHere):
+    with pytest.raises(KeyboardInterrupt):
         fetch(SOURCE, tmp_path, advance=interrupt)
     assert list((tmp_path / "three").iterdir()) == []
     with pytest.raises(DataError, match="the data set three is not here"):
         load(SOURCE, "real", tmp_path)
     fetch(SOURCE, tmp_path)
     before = sha256_in(tmp_path)
-    with pytest.raises(InterruptedHere):
+    with pytest.raises(KeyboardInterrupt):
         fetch(SOURCE, tmp_path, images_per_class=1, advance=interrupt)
     assert sha256_in(tmp_path) == before
-    monkeypatch.setattr(Path, "replace", interrupt)  # of arrays of two data sets none is made
-    with pytest.raises(InterruptedHere):
-        fetch(SOURCE, tmp_path, images_per_class=1)
-    with pytest.raises(DataError, match="the data set three is not here"):
-        load(SOURCE, "real", tmp_path)
-
-
-def test_what_a_killed_run_leaves_goes_away_once_nobody_writes_to_it(tmp_path: Path, originals: Path) -> None:
-    fetch(SOURCE, tmp_path)
+    # What a killed run leaves goes away once nobody writes to it.
     left, _ = array_files.write_pieces(np.zeros(3), tmp_path / "three" / "train.images.npy", lambda _: None)
     fetch(SOURCE, tmp_path, images_per_class=2)
     assert left.exists()
     make_old(left)
-    fetch(SOURCE, tmp_path, images_per_class=1)
+    fetch(SOURCE, tmp_path, images_per_class=3)
     assert not left.exists()
+    monkeypatch.setattr(Path, "replace", interrupt)  # of arrays of two data sets none is made
+    with pytest.raises(KeyboardInterrupt):
+        fetch(SOURCE, tmp_path, images_per_class=1)
+    with pytest.raises(DataError, match="the data set three is not here"):
+        load(SOURCE, "real", tmp_path)
 
 
 # What is there already

@@ -52,10 +52,3 @@ def test_an_archive_with_another_checksum_is_refused(tmp_path: Path, archive: Pa
     with pytest.raises(DataError, match=f"wrong checksum, and it cannot .*(?s:.*)SHA-256 {enwik8.ORIGINAL.sha256}"):
         fetch(SOURCE, tmp_path)
     assert archive.read_bytes() == content  # whatever it is, it is not ours to remove
-
-
-def test_the_sample_is_enough_for_the_largest_batch_and_stays_what_it_is() -> None:
-    dataset = SOURCE.sample()
-    assert dataset.train_count >= 512 and dataset.train["tokens"].max() < 128
-    assert dataset.train["tokens"][0].tobytes().startswith(b"The Constitution of the United States")
-    assert dataset.test["tokens"][-1].tobytes()[-60:].decode() in (enwik8.SAMPLE / "gettysburg_address.txt").read_text()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.work.benchmarks import enwik8, fineweb
+from harness.work.benchmarks import fineweb
 from harness.work.datasets import DataFiles, fetch, load, verify
 
 TRAIN = np.arange(3 * 1024 + 700, dtype=np.uint16) * 11
@@ -42,16 +42,6 @@ def test_what_is_fetched_are_the_tokens(tmp_path: Path, monkeypatch: pytest.Monk
     assert short.train["tokens"].shape == (48, 65) and fineweb.BENCHMARK.units(short) == {"tokens": 64.0}
     assert fineweb.BENCHMARK.outputs(short) == 64 * 50_304
     assert verify(SOURCE, "real", tmp_path).source.startswith("FineWeb-10B in GPT-2's tokens")
-
-
-def test_the_sample_has_a_token_for_each_byte_of_the_text() -> None:
-    dataset = SOURCE.sample()
-    train, test = dataset.train["tokens"], dataset.test["tokens"]
-    assert train.dtype == test.dtype == np.uint16 and train.shape[1] == test.shape[1] == 1025
-    assert dataset.train_count >= 512 and dataset.test_count >= 2
-    text = enwik8.sample_text()
-    assert bytes(train[0].astype(np.uint8)) == text[:1025] and train.max() < 128
-    assert bytes(test[0].astype(np.uint8)) == text[27_004 : 27_004 + 1025]
 
 
 def test_the_sizes() -> None:

@@ -15,7 +15,8 @@ from harness.work.datasets import DataFiles, content_sha256, digest_of, fetch, v
 from tests.made.image_folders import flip
 
 CARBON, OXYGEN = "5,0,4,5,3,0,2,0,0", "7,0,2,5,1,0,2,0,0"
-SAMPLE_SHA256 = "a97c9eaa1c898fb3dffd01964c1c7f77af235d609533c0154fc77fa4fc277fd2"
+
+
 LABELS = [",".join(["1.0", "", "0"] + ["nan"] * 125), ",".join(["0"] * 128), ",".join(["1"] * 128)]
 FILES = {
     "raw/num-node-list": "2\n1\n3\n",
@@ -69,9 +70,3 @@ def test_fetched_mapped_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyP
     flip(files.array("shared", "senders"))
     with pytest.raises(DataError, match="SHA-256 of its block 0"):
         verify(source, "real", tmp_path)
-
-
-def test_the_sample_is_the_same_everywhere() -> None:
-    dataset = BENCHMARK.data.sample()
-    assert (dataset.train_count, dataset.test_count) == (1536, 512)
-    assert content_sha256(dataset) == SAMPLE_SHA256
