@@ -35,10 +35,8 @@ def test_a_chunk_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
     for bound, steps in ((36, 20), (35, 4), (59, 20), (0, 4)):
         monkeypatch.setattr(chunks, "CHUNK_BYTES", bound)
         assert steps_in_chunk(ARRAYS, order) == steps
+    # An epoch is whole calls.
+    assert [steps_in_call(*given) for given in ((989, 61), (12, 16), (12, 5), (7, 6))] == [43, 12, 4, 1]
     monkeypatch.setattr(chunks, "LEAST_STEPS", 1)
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 35)
     assert steps_in_chunk(ARRAYS, order) == 2
-
-
-def test_an_epoch_is_whole_calls() -> None:
-    assert [steps_in_call(*given) for given in ((989, 61), (12, 16), (12, 5), (7, 6))] == [43, 12, 4, 1]

@@ -1,5 +1,6 @@
 """Named arrays: the samples bit for bit, verified once and then mapped, and every way a file can be wrong."""
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -125,6 +126,7 @@ MISFIT = "manifest.json: was changed: its checksums do not fit each other"
     ("damage", "says"),
     [
         (lambda files: cut(files.array("train", "tokens"), -8), CORRUPT),
+        (lambda files: os.truncate(files.array("train", "tokens"), 1000), CORRUPT),  # with more behind it
         (lambda files: files.array("train", "tokens").unlink(), "train.tokens.npy: the data set is not complete"),
         (lambda files: np.save(files.array("train", "tokens"), np.zeros((4, 4), np.int32)), OTHER_SHAPE),
         (lambda files: np.save(files.array("train", "tokens"), np.array([[{}] * 4] * 5, object)), CORRUPT),
