@@ -78,6 +78,7 @@ WORK = {"mode": way(options={"work": {"step"}}), "options": {"work": "forward"}}
             "way does not know a scale of each feature, LayerNorm with a shift",
         ),
         ({"mode": way(precisions={"fp16", "bf16"})}, {"precision": "bf16"}, "way is for bf16 and fp16"),
+        ({"mode": way(replace(EAGER, precisions=frozenset({"tf32"})))}, {"precision": "tf32"}, "eager is for tf32"),
         (WORK, {"options": {}}, "way has no work but step"),  # an option that is left out has its default
         ({"mode": way(replace(EAGER, min_devices=2))}, {"devices": 2}, "eager is for several devices"),
         ({"case": replace(CASE, one_device=True), "devices": 2}, {"devices": 1}, "case splits no work among devices"),

@@ -1,4 +1,4 @@
-"""Sets of graphs as arrays, capacities and the balanced order, by hand."""
+"""Capacities, room and the balanced order of sets of graphs, by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""fineweb's shards in their own format: right, damaged, and others."""
+"""fineweb's shards in their own format, and its sizes."""
 
 import hashlib
 import struct

@@ -1,4 +1,4 @@
-"""MNIST: its own files without a network, and every way they can be wrong."""
+"""MNIST: its own files without a network, and one that is missing."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The reader of OGB's format on zips made here, and the sample."""
+"""The reader of OGB's format on zips made here."""
 
 import gzip
 import zipfile
