@@ -64,12 +64,11 @@ def test_the_first_cause_is_named(jax: ModelTrace, torch: ModelTrace, sentence: 
 
 
 def test_file_gives_back_what_was_written(tmp_path: Path) -> None:
-    written = trace(*GOOD, error="ValueError: x")
-    write_trace(written, tmp_path / "a.trace")
-    read = read_trace(tmp_path / "a.trace")
-    assert (read.shapes, read.error) == (SHAPES, "ValueError: x")
-    assert [one.layer for one in read.calls] == ["a", "b", ""]
+    path = tmp_path / "a.trace"
+    write_trace(trace(*GOOD, error="ValueError: x"), path)
+    read = read_trace(path)
+    assert (read.shapes, read.error, [one.layer for one in read.calls]) == (SHAPES, "ValueError: x", ["a", "b", ""])
     np.testing.assert_array_equal(read.calls[1].inputs[0], [6.0, 8.0])
-    (tmp_path / "b.trace").write_bytes(b"PK")
-    with pytest.raises(RecordError, match=r"b\.trace: not a trace of a model"):
-        read_trace(tmp_path / "b.trace")
+    path.write_bytes(b"PK")
+    with pytest.raises(RecordError, match=r"a\.trace: not a trace of a model"):
+        read_trace(path)

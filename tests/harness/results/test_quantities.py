@@ -1,7 +1,5 @@
 """harness/results/quantities.py: one row for each number, and what follows from the rows."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,7 @@ from harness.results import quantities
 from harness.results.predictions import evaluation_of
 from harness.results.quantities import BY_NAME, QUANTITIES, of_gpu, summary_numbers
 from harness.results.record import Energy, HeldBack, Latency, Memory, Record, Result
-from harness.work.tasks import ACCURACY, PERPLEXITY, Metric
+from harness.work.tasks import ACCURACY, PERPLEXITY
 from pipeline.report.compare import sections
 from pipeline.report.wording import absent_lines
 from tests.made.nvml import two_gpus
@@ -44,6 +42,10 @@ def test_the_numbers_of_a_record() -> None:
         "gpu_held_back_by_heat_share": 0.1,
         "time_of_10000_steps_s": 2.5 + 10_000 * 0.025,
     }
+    # 10 calls of 50 samples in half a second: 1000 samples/s.
+    numbers = summary_numbers(Result(blocks=blocks([0.5], samples=50), units={"edges": 56.5}), 3e9)
+    assert (numbers["throughput_edges_per_s"], numbers["achieved_flop_per_s"]) == (56_500, 3e12)
+    assert "throughput_tokens_per_s" not in numbers
 
 
 def test_quality_is_that_of_the_last_epoch_or_of_the_evaluation() -> None:
@@ -58,14 +60,8 @@ def test_quality_is_that_of_the_last_epoch_or_of_the_evaluation() -> None:
     assert absent.reason(record("jax", "step.jit"), Result(epochs=epochs)) is None
 
 
-def test_rates_of_what_a_sample_has() -> None:
-    """10 calls of 50 samples in half a second: 1000 samples/s."""
-    numbers = summary_numbers(Result(blocks=blocks([0.5], samples=50), units={"edges": 56.5}), 3e9)
-    assert (numbers["throughput_edges_per_s"], numbers["achieved_flop_per_s"]) == (56_500, 3e12)
-    assert "throughput_tokens_per_s" not in numbers
-
-
 def test_the_numbers_of_epochs() -> None:
+    """36 s of compilation and 144 s of steps are a twentieth of an hour, at 4 an hour."""
     epochs = [
         epoch(1, train_time_s=10.0, input_time_s=3.0),
         epoch(2, train_time_s=4.0, input_time_s=2.0),
@@ -78,40 +74,28 @@ def test_the_numbers_of_epochs() -> None:
     assert (numbers["test_top_5_accuracy"], numbers["input_time_s"]) == (0.75, 1.0)
     assert "energy_per_epoch_joules" not in summary_numbers(Result(energy=energy))
     assert "energy_per_epoch_joules" not in summary_numbers(Result(epochs=epochs))
+    paid = Result(compile_time_s=36.0, epochs=[epoch(train_time_s=144)], price_per_hour=4.0)
+    assert summary_numbers(paid)["epoch_cost"] == pytest.approx(0.2) and "epoch_cost" not in numbers
+    assert numbers["energy_gross_joules_per_sample"] == 3 and "energy_net_joules_per_sample" not in numbers
 
 
-@pytest.mark.parametrize(
-    ("name", "metric", "value", "title", "text"),
-    [
-        ("step_time_p95_s", ACCURACY, 0.0123, "step p95, ms", "12.3"),
-        ("memory_host_peak_bytes", ACCURACY, 3 * 2**30, "host's peak, MiB", "3,072"),
-        ("throughput_samples_per_s", ACCURACY, 12345.6, "samples/s", "12,346"),
-        ("test_metric", ACCURACY, 0.98765, "test accuracy", "98.8%"),
-        ("test_metric", PERPLEXITY, 1.5, "test perplexity", "1.5"),
-        ("time_to_target_s", PERPLEXITY, 1.25, "time to perplexity, s", "1.25"),
-        ("achieved_flop_per_s", ACCURACY, 3e12, "achieved, TFLOP/s", "3"),
-    ],
-)
-def test_a_number_in_its_unit(name: str, metric: Metric, value: float, title: str, text: str) -> None:
+def test_a_number_in_its_unit() -> None:
     assert len(BY_NAME) == len(QUANTITIES)
-    quantity = BY_NAME[name]
-    assert (quantity.title(metric), quantity.text(value, metric)) == (title, text)
-    assert quantity.text(None, metric) == ""
+    for name, metric, value, title, text in (
+        ("step_time_p95_s", ACCURACY, 0.0123, "step p95, ms", "12.3"),
+        ("test_metric", ACCURACY, 0.98765, "test accuracy", "98.8%"),
+        ("time_to_target_s", PERPLEXITY, 1.25, "time to perplexity, s", "1.25"),
+    ):
+        quantity = BY_NAME[name]
+        assert (quantity.title(metric), quantity.text(value, metric)) == (title, text)
+        assert quantity.text(None, metric) == ""
 
 
 # A new GPU metric takes two places.
 
 
-def measured(nvml: Any, replicate: int) -> Record:
-    """A record with three states read from this GPU, as it comes back from its file."""
-    states = [gpu.Gpu(nvml, 0).state() for _ in range(3)]
-    one = with_result(record("jax", "step.jit", replicate=replicate), gpu_states=states)
-    return Record.model_validate_json(one.model_dump_json())
-
-
 def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = two_gpus()
-    utilisation = iter((80, 90, 95, 60, 70, 75))
+    nvml, utilisation = two_gpus(), iter((80, 90, 95))
     nvml.nvmlDeviceGetUtilizationRates.side_effect = lambda handle: type("Rates", (), {"gpu": next(utilisation)})
     reading = gpu.Reading(
         name="sm_utilisation_percent",
@@ -121,13 +105,9 @@ def test_a_new_gpu_metric_takes_a_reading_and_a_row(monkeypatch: pytest.MonkeyPa
     row = of_gpu("sm_utilisation_percent", name="gpu_sm_utilisation_percent", words="SM utilisation", unit="%")
     monkeypatch.setattr(gpu, "READINGS", (*gpu.READINGS, reading))
     monkeypatch.setattr(quantities, "QUANTITIES", (*quantities.QUANTITIES, row))
-
-    records = [measured(nvml, replicate) for replicate in range(2)]
-    compared = sections(records, passed)
-    # Medians of 80, 90, 95 and of 60, 70, 75; the median of these two.
-    (line,) = csv_lines(compared)
-    assert float(line["gpu_sm_utilisation_percent"]) == 80
-    assert summary_numbers(records[0].result)["gpu_sm_utilisation_percent"] == 90
+    one = with_result(record("jax", "step.jit"), gpu_states=[gpu.Gpu(nvml, 0).state() for _ in range(3)])
+    (line,) = csv_lines(sections([Record.model_validate_json(one.model_dump_json())], passed))  # as from its file
+    assert float(line["gpu_sm_utilisation_percent"]) == 90
 
 
 def test_a_refused_reading_is_missing_with_its_reason() -> None:
@@ -137,10 +117,3 @@ def test_a_refused_reading_is_missing_with_its_reason() -> None:
     assert row.modes[0].numbers["gpu_temperature_c"] == 50
     assert "gpu_power_watts" not in row.modes[0].numbers
     assert absent_lines([row]) == ["GPU power: Not Supported; PyTorch cnn-b100-fp32 step.eager"]
-
-
-def test_the_cost_of_a_first_epoch_by_hand() -> None:
-    """36 s of compilation and 144 s of steps are a twentieth of an hour, at 4 an hour."""
-    found = Result(compile_time_s=36.0, epochs=[epoch(train_time_s=144)], price_per_hour=4.0)
-    assert summary_numbers(found)["epoch_cost"] == pytest.approx(0.2)
-    assert "epoch_cost" not in summary_numbers(found.model_copy(update={"price_per_hour": None}))

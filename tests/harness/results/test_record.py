@@ -1,7 +1,7 @@
 """Records, plans and heartbeats on a disk that is full, and files that are truncated, corrupt or from another time."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from harness.errors import RecordError
 from harness.files import write_atomically
 from harness.job.progress import read_heartbeat, write_heartbeat
-from harness.paths import JobFolder, Results
+from harness.paths import Results
 from harness.plan import Measurement, MeasurementSettings
-from harness.plan_file import write_plan
 from harness.results.record import (
     Check,
     Energy,
@@ -49,17 +48,6 @@ def results(tmp_path: Path) -> Results:
     return Results(root=tmp_path)
 
 
-@pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB with 4 KiB left."""
-    disk = SmallDisk(tmp_path / "small")
-    if not disk.mount("64k"):
-        pytest.skip("needs the right to mount a small file system")
-    (disk.folder / "ballast").write_bytes(bytes(60 * 1024))
-    yield disk.folder
-    disk.unmount()
-
-
 def test_record_comes_back_as_it_was_written(results: Results) -> None:
     """From plain JSON, which other tools read: no NaN, no Infinity."""
     record = make_record(flags={"noisy": "spread 12 %"})
@@ -69,73 +57,52 @@ def test_record_comes_back_as_it_was_written(results: Results) -> None:
     assert json.loads(path.read_text(), parse_constant=pytest.fail)["schema_version"] == 2
 
 
-def test_record_is_never_overwritten(results: Results) -> None:
+def test_record_is_never_overwritten_and_a_file_that_cannot_be_finished_leaves_the_old_one(results: Results) -> None:
     path = save(make_record(), results)
     before = path.read_bytes()
     with pytest.raises(RecordError, match="never overwritten"):
         write_record(make_record("failed"), path)
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "new \ud800", replace=True)  # half a surrogate pair: not writable as UTF-8
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_full_disk_is_told_and_leaves_what_is_there(full_disk: Path) -> None:
-    results = Results(root=full_disk)
-    good = save(make_record(), results)
-    before = good.read_bytes()
-    with pytest.raises(RecordError, match=r"No space left on device.*--results DIR; nothing was overwritten"):
-        save(make_record(environment={"scheduler": "local", "padding": "x" * 100_000}), results)
-    assert good.read_bytes() == before
-    assert [file.name for file in good.parent.iterdir()] == [good.name]  # no half file, no temporary one
-
-
-def test_full_disk_keeps_the_heartbeat_of_before(full_disk: Path) -> None:
-    path = full_disk / "heartbeat.json"
-    write_heartbeat(heartbeat(), path)
-    with pytest.raises(OSError, match="No space left"):
-        write_heartbeat(heartbeat(last_error="x" * 100_000), path)
-    assert read_heartbeat(path) == heartbeat()
-
-
-def test_results_that_are_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    results = Results(root=tmp_path / "file" / "results")
-    with pytest.raises(RecordError, match="cannot write .*file.*Not a directory"):
-        save(make_record(), results)
-    with pytest.raises(RecordError, match="cannot write .*plan.json: Not a directory.*--results DIR"):
-        write_plan(plan("jax", "step.jit"), JobFolder(root=results.jobs / "job"))
+def test_full_disk_is_told_and_leaves_what_is_there(tmp_path: Path) -> None:
+    """A file system of 64 KiB with 4 KiB left."""
+    disk = SmallDisk(tmp_path / "small")
+    if not disk.mount("64k"):
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        (disk.folder / "ballast").write_bytes(bytes(60 * 1024))
+        results, beat = Results(root=disk.folder), disk.folder / "heartbeat.json"
+        good = save(make_record(), results)
+        before = good.read_bytes()
+        with pytest.raises(RecordError, match=r"No space left on device.*--results DIR; nothing was overwritten"):
+            save(make_record(environment={"scheduler": "local", "padding": "x" * 100_000}), results)
+        assert good.read_bytes() == before
+        assert [file.name for file in good.parent.iterdir()] == [good.name]  # no half file, no temporary one
+        good.unlink()
+        write_heartbeat(heartbeat(), beat)
+        with pytest.raises(OSError, match="No space left"):
+            write_heartbeat(heartbeat(last_error="x" * 100_000), beat)
+        assert read_heartbeat(beat) == heartbeat()
+    finally:
+        disk.unmount()
 
 
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
         (lambda text: text[: len(text) // 2], "Invalid JSON: EOF"),
-        (lambda text: "", "Invalid JSON: EOF"),
         (lambda text: "\xff\xfe\0", "cannot be read"),
-        (lambda text: "[1, 2]", "the file: Input should be an object"),
         (lambda text: text.replace('"outcome"', '"outcme"'), "outcome: Field required"),
         (lambda text: text.replace('"schema_version":2', '"schema_version":99'), "schema_version: Input should be 2"),
         # Samples without statistics.
         (lambda text: text.replace("[0.25]", "[]"), "2: result.blocks.block_times_s: List should have at least 1 item"),
         (lambda text: text.replace("[0.25]", "[0.25,0.0]"), "result.blocks.block_times_s.1: Input should be greater"),
-        (
-            lambda text: text.replace('_block":10', '_block":0'),
-            "result.blocks.calls_per_block: Input should be greater",
-        ),
-        (lambda text: text.replace("[0.125]", "[]"), "result.latency.call_times_s: List should have"),
+        (lambda text: text.replace('_block":10', '_block":0'), "blocks.calls_per_block: Input should be greater"),
         (lambda text: text.replace("900.0", "Infinity"), "result.energy.gross_joules: Input should be a finite number"),
-    ],
-    ids=[
-        "truncated",
-        "empty",
-        "no text",
-        "not a record",
-        "key",
-        "schema",
-        "none",
-        "zero",
-        "calls",
-        "latency",
-        "energy",
     ],
 )
 def test_damaged_record_or_heartbeat_is_named_left_alone_and_not_measured(
@@ -155,63 +122,36 @@ def test_damaged_record_or_heartbeat_is_named_left_alone_and_not_measured(
 
 
 def test_which_outcomes_are_settled(tmp_path: Path) -> None:
+    """Of this work and this scheduler; a newer failure does not hide a good record."""
     outcomes = {"ok": True, "out_of_memory": True, "refused": True, "failed": False, "timeout": False}
     for outcome, settled in outcomes.items():
         results = Results(root=tmp_path / outcome)
         path = save(make_record(outcome), results)
+        save(make_record("failed"), results)
         assert find_settled_record(measurement(), results, "local") == (path if settled else None)
-
-
-def test_settled_record_is_of_this_work_and_this_scheduler(results: Results) -> None:
-    save(make_record(), results)
-    assert find_settled_record(measurement(), results, "slurm") is None
-    assert find_settled_record(measurement(seed=1), results, "local") is None
-
-
-def test_newer_failure_does_not_hide_a_good_record(results: Results) -> None:
-    one = measurement()
-    good, failed = (
-        results.records(one.cell, "jax") / f"{one.key}-{one.id}-20261121T1{hour}0000.000000Z-aaaa.json"
-        for hour in (0, 1)
-    )
-    write_record(make_record(), good)
-    write_record(make_record("failed"), failed)
-    assert find_settled_record(one, results, "local") == good
-
-
-def test_repetition_and_patience_do_not_change_what_is_measured() -> None:
-    patient = measurement(replicates=8, timeout_s=5.0, explain=False)
-    assert patient.id == measurement().id != measurement(warmup_s=9.0).id
+        assert find_settled_record(measurement(), results, "slurm") is None
+        assert find_settled_record(measurement(seed=1), results, "local") is None
 
 
 def test_each_replicate_has_its_own_seed_and_the_fourth_is_short() -> None:
     first = measurement(seed=4)
     of_plan = [first.model_copy(update={"replicate": replicate}) for replicate in range(5)]
-    assert [one.seed for one in of_plan] == [4, 5, 6, 7, 8]
-    assert [one.is_short for one in of_plan] == [False, False, False, True, True]
+    assert [(one.seed, one.is_short) for one in of_plan] == [*((4 + n, False) for n in range(3)), (7, True), (8, True)]
     last = measurement(seed=2**32 - 1)
     assert [last.seed, last.model_copy(update={"replicate": 1}).seed] == [2**32 - 1, 0]
     cell = first.cell.model_copy(update={"is_calibration": True})
     assert first.model_copy(update={"cell": cell}).is_short
+    # Repetition and patience do not change what is measured.
+    patient = measurement(replicates=8, timeout_s=5.0, explain=False)
+    assert patient.id == measurement().id != measurement(warmup_s=9.0).id
 
 
-def test_file_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_atomically(path, "old", replace=True)
-    with pytest.raises(UnicodeEncodeError):
-        write_atomically(path, "new \ud800", replace=True)  # half a surrogate pair: not writable as UTF-8
-    assert path.read_text() == "old"
-    assert [file.name for file in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "where"),
-    [
+def test_what_json_cannot_hold_is_refused_before_it_is_written() -> None:
+    check = Check(name="full", error=float("inf"), tolerance=1.0, passed=False)
+    for fields, where in (
         ({"details": {"phases": {"forward": [0.1, float("nan")]}}}, "phases.forward.1 (nan)"),
-        ({"checks": [Check(name="full", error=float("inf"), tolerance=1.0, passed=False)]}, "0.error (inf)"),
-    ],
-)
-def test_what_json_cannot_hold_is_refused_before_it_is_written(fields: dict[str, Any], where: str) -> None:
-    with pytest.raises(ValidationError, match="is not a finite number") as raised:
-        Result(**fields)
-    assert where in in_words(raised.value)
+        ({"checks": [check]}, "0.error (inf)"),
+    ):
+        with pytest.raises(ValidationError, match="is not a finite number") as raised:
+            Result(**fields)
+        assert where in in_words(raised.value)

@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import RecordError
 from harness.results import timeline_file as module
-from harness.results.timeline import Timeline, timeline_of, window_of
+from harness.results.timeline import Timeline, timeline_of
 from harness.results.timeline_file import chrome_trace, read_timeline, write_timeline
 
 US = 1e-6
@@ -28,19 +28,13 @@ def written(path: Path, timeline: Timeline, **changes: Any) -> Path:
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    timeline = timeline_of(EVENTS, counts=[True, True, False])
-    kept = read_timeline(written(tmp_path / "t.npz", timeline))
+    kept = read_timeline(written(tmp_path / "t.npz", timeline_of(EVENTS, counts=[True, True, False])))
     assert (kept.about.steps, kept.about.events) == (2, 3)
-    assert [kept.timeline.names[place] for place in kept.timeline.name] == ["gemm", "loop_add_fusion", "fusion_3"]
+    assert [kept.timeline.names[place] for place in kept.timeline.name] == [name for name, *_ in EVENTS]
     assert kept.timeline.start_s / US == pytest.approx([0, 2, 4])
     assert kept.timeline.end_s / US == pytest.approx([4, 5.5, 6])
     assert kept.timeline.launched_s / US == pytest.approx([-0.5, np.nan, 3], nan_ok=True)
     assert kept.timeline.counts.tolist() == [True, True, False]
-    ours, theirs = (
-        window_of(one, steps=2, contents={"fusion_3": "product"}).model_dump() for one in (kept.timeline, timeline)
-    )
-    assert ours.pop("kernels")[0]["name"] == theirs.pop("kernels")[0]["name"]
-    assert ours == pytest.approx(theirs)
 
 
 def test_chrome_trace_by_hand(tmp_path: Path) -> None:
@@ -52,10 +46,8 @@ def test_chrome_trace_by_hand(tmp_path: Path) -> None:
         {"ph": "X", "pid": 1, "tid": 2, "name": "loop_add_fusion", "cat": "traffic", "ts": 2.0, "dur": 3.5},
         {"ph": "X", "pid": 1, "tid": 1, "name": "fusion_3", "cat": "product", "ts": 4.0, "dur": 2.0},
     ]
-    assert [(event["name"], event["ts"]) for event in events if event["ph"] == "i"] == [
-        ("gemm", -0.5),
-        ("fusion_3", 3.0),
-    ]
+    launches = [(event["name"], event["ts"]) for event in events if event["ph"] == "i"]
+    assert launches == [("gemm", -0.5), ("fusion_3", 3.0)]
     names = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["ph"] == "M"}
     assert names == {
         (1, 0): "JAX step.jit: kernels",
@@ -69,7 +61,7 @@ def test_chrome_trace_by_hand(tmp_path: Path) -> None:
 def test_operators_of_a_host_have_no_launches(tmp_path: Path) -> None:
     timeline = timeline_of([("aten::mm", 0.0, US, math.nan)])
     found = chrome_trace(read_timeline(written(tmp_path / "t.npz", timeline, on_device=False)), "PyTorch step.eager")
-    assert {event["pid"] for event in found["traceEvents"]} == {1}
+    assert [(event["pid"], event["ph"]) for event in found["traceEvents"]] == [(1, "M"), (1, "X"), (1, "M")]
     assert found["traceEvents"][0]["args"]["name"] == "PyTorch step.eager: operators"
     empty = chrome_trace(read_timeline(written(tmp_path / "empty.npz", timeline_of([]))), "")
     assert [event["ph"] for event in empty["traceEvents"]] == ["M"]
@@ -82,24 +74,13 @@ def test_only_the_first_events_of_very_many_are_kept(tmp_path: Path, monkeypatch
     assert kept.about.events == 3
 
 
-@pytest.mark.parametrize(
-    ("changed", "what"),
-    [
-        ({"about": np.array('{"schema_version": 2}')}, "schema_version"),
-        (b"nothing", "not a timeline"),
-        (None, "not a timeline"),
-    ],
-)
-def test_an_odd_file_is_named(tmp_path: Path, changed: dict[str, Any] | bytes | None, what: str) -> None:
+def test_an_odd_file_is_named(tmp_path: Path) -> None:
     path = written(tmp_path / "t.npz", timeline_of(EVENTS))
-    if isinstance(changed, dict):
-        with np.load(path) as arrays:
-            content = dict(arrays)
-        np.savez(path, **(content | changed))
-    elif changed is None:
-        path.unlink()
-    else:
-        path.write_bytes(changed)
-    with pytest.raises(RecordError, match=what) as raised:
+    with np.load(path) as arrays:
+        content = dict(arrays)
+    np.savez(path, **content | {"about": np.array('{"schema_version": 2}')})
+    with pytest.raises(RecordError, match=r"t\.npz: not a timeline: schema_version"):
         read_timeline(path)
-    assert str(path) in str(raised.value)
+    path.unlink()
+    with pytest.raises(RecordError, match=r"t\.npz: not a timeline"):
+        read_timeline(path)

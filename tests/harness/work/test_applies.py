@@ -35,8 +35,6 @@ class Options(Frozen):
 CASE = UseCase(name="case", about="", formulations={}, options=Options)
 MNIST, SYNTHETIC, TEXT, GRAPHS = map(benchmark, ("mnist", "synthetic", "text", "molpcba"))
 INFERENCE, MANY_MODELS = use_case("inference"), use_case("many_models")
-FOLDED = {"batch_norm": "folded", "inputs": "on_device"}
-FORWARD = {"work": "forward", "learning_rates": "separate"}
 
 
 def way(run: Run = EAGER, **declared: Any) -> Mode:
@@ -61,6 +59,12 @@ def why(
 DENSE, GRAPH, DEPTHWISE, BATCH_NORM = Layer.DENSE, Layer.GRAPH, Layer.DEPTHWISE, Layer.BATCH_NORM
 CAPTURED = {"mode": way(COMPILED_GRAPH, captures_several_devices=False), "devices": 2}
 PER_NODE = {"mode": way(PROCESS_PER_NODE, whole_batch=True), "layers": (GRAPH,), "devices": 2}
+KEPT = {"case": INFERENCE, "options": {"batch_norm": "kept", "inputs": "on_device"}}
+FROM_HOST = {"case": INFERENCE, "of": GRAPHS, "options": {"batch_norm": "folded", "inputs": "on_host"}}
+FORWARD = {"work": "forward", "learning_rates": "separate"}
+CUT = {"mode": way(whole_batch=True, chunks_of="other"), "layers": (GRAPH,)}
+NO_BATCH_NORM = {"case": replace(CASE, without={BATCH_NORM: "no BatchNorm here"}), "layers": (BATCH_NORM,)}
+WORK = {"mode": way(options={"work": {"step"}}), "options": {"work": "forward"}}
 
 
 @pytest.mark.parametrize(
@@ -75,50 +79,18 @@ PER_NODE = {"mode": way(PROCESS_PER_NODE, whole_batch=True), "layers": (GRAPH,),
         ),
         ({"mode": way(precisions={"fp16", "bf16"})}, {"precision": "bf16"}, "way is for bf16 and fp16"),
         ({"mode": way(replace(EAGER, precisions=frozenset({"tf32"})))}, {"precision": "tf32"}, "eager is for tf32"),
-        (
-            {"mode": way(options={"output": {"norms", "full"}}), "options": {"output": "sum"}},
-            {"options": {"output": "full"}},
-            "way has no output but full, norms",
-        ),
-        # An option that is left out has its default.
-        ({"mode": way(options={"work": {"forward"}})}, {"options": {"work": "forward"}}, "way has no work but forward"),
-        (
-            {"mode": way(options={"work": {"step"}}), "options": {"work": "forward"}},
-            {"options": {}},
-            "way has no work but step",
-        ),
-        ({"mode": way(min_devices=2)}, {"devices": 2}, "way is for several devices"),
+        (WORK, {"options": {}}, "way has no work but step"),  # an option that is left out has its default
         ({"mode": way(replace(EAGER, min_devices=2))}, {"devices": 2}, "eager is for several devices"),
         ({"case": replace(CASE, one_device=True), "devices": 2}, {"devices": 1}, "case splits no work among devices"),
         (CAPTURED, {"devices": 1}, "way on several devices cannot be captured as a CUDA graph"),
         (CAPTURED, {"mode": way(captures_several_devices=False)}, "way on several devices"),
-        (
-            {"mode": way(whole_batch=True, chunks_of="other"), "layers": (GRAPH,)},
-            {"layers": (DENSE,)},
-            "way.eager would cut a packed batch through its graphs",
-        ),
+        (CUT, {"layers": (DENSE,)}, "way.eager would cut a packed batch through its graphs"),
         (PER_NODE, {"mode": way(PROCESS_PER_NODE)}, "way.process_per_node would cut"),
-        (
-            {"case": replace(CASE, without={BATCH_NORM: "no BatchNorm here"}), "layers": (BATCH_NORM,)},
-            {"layers": (DENSE,)},
-            "no BatchNorm here",
-        ),
-        (
-            {"case": replace(CASE, needs_data=True), "of": SYNTHETIC},
-            {"of": MNIST},
-            "synthetic has no data set, and case",
-        ),
+        (NO_BATCH_NORM, {"layers": (DENSE,)}, "no BatchNorm here"),
+        ({"case": replace(CASE, needs_data=True), "of": SYNTHETIC}, {"of": MNIST}, "synthetic has no data set, and c"),
         ({"precision": "fp16"}, {"case": replace(CASE, has_gradients=False)}, "gradients below 6e-8 are zero"),
-        (
-            {"case": INFERENCE, "options": FOLDED | {"batch_norm": "kept"}},
-            {"layers": (BATCH_NORM,)},
-            "net has no BatchNorm that could be kept, ",
-        ),
-        (
-            {"case": INFERENCE, "of": GRAPHS, "options": FOLDED | {"inputs": "on_host"}},
-            {"of": TEXT},
-            "inputs on_host: graphs are parts of arrays that lie on the device as a whole",
-        ),
+        (KEPT, {"layers": (BATCH_NORM,)}, "net has no BatchNorm that could be kept, "),
+        (FROM_HOST, {"of": TEXT}, "inputs on_host: graphs are parts of arrays that lie on the device as a whole"),
         (
             {"case": MANY_MODELS, "options": FORWARD},
             {"options": FORWARD | {"learning_rates": "one"}},

@@ -8,7 +8,6 @@ import pytest
 
 from harness.errors import CheckFailed
 from harness.paths import REPOSITORY
-from harness.plan import Precision
 from harness.work.closeness import (
     OUTPUTS,
     TOLERANCES,
@@ -23,17 +22,12 @@ from harness.work.closeness import (
 )
 
 
-def test_relative_error_by_hand() -> None:
-    # Differences 0.3 and 0.4, so 0.5 in all; the expected one has norm 5.
-    actual = {"w": np.array([3.3, 0.0]), "b": np.array([4.4])}
-    assert relative_error(actual, {"w": np.array([3.0, 0.0]), "b": np.array([4.0])}) == pytest.approx(0.1)
-
-
-def test_errors_of_samples_and_of_tensors_by_hand() -> None:
+def test_errors_by_hand() -> None:
     expected = {"w": np.array([[3.0, 0.0], [0.0, 0.0]]), "b": np.array([4.0, 5.0])}  # two samples of norm 5
     actual = {"w": np.array([[3.3, 0.0], [0.0, 0.0]]), "b": np.array([4.4, 5.0])}
-    # The first is off by 0.3 and 0.4, so by 0.5 of 5.
+    # The first is off by 0.3 and 0.4, so by 0.5 of 5; of both together, of the root of 50.
     np.testing.assert_allclose(errors_of_items(actual, expected), [0.1, 0.0], rtol=1e-12)
+    assert relative_error(actual, expected) == pytest.approx(0.5 / 50**0.5)
     # w is off by 0.3 of 3, b by 0.4 of the root of 41.
     np.testing.assert_allclose(errors_of_tensors(actual, expected), [0.1, 0.4 / 41**0.5], rtol=1e-12)
 
@@ -46,10 +40,8 @@ def test_errors_of_one_item_after_the_other_are_those_of_all_at_once() -> None:
     assert relative_error_of(list(actual), list(expected)) == pytest.approx(whole, rel=1e-12)
     centred = errors_of_items({"": actual - actual.mean(0)}, {"": expected - expected.mean(0)})
     np.testing.assert_allclose(errors_of_centred(list(actual), list(expected)), centred, rtol=1e-9)
-    infinite = [np.full_like(actual[0], np.inf), *actual[1:]]
-    assert relative_error_of(infinite, list(expected)) == errors_of_centred(infinite, list(expected))[0] == np.inf
-    short = [item[:2] for item in expected]
-    assert relative_error_of(short, list(expected)) == errors_of_centred(short, list(expected))[0] == np.inf
+    for wrong in ([np.full_like(actual[0], np.inf), *actual[1:]], [item[:2] for item in actual]):
+        assert relative_error_of(wrong, list(expected)) == errors_of_centred(wrong, list(expected))[0] == np.inf
 
 
 def test_what_is_almost_nothing_is_compared_on_the_scale_of_the_rest() -> None:
@@ -67,39 +59,28 @@ def test_what_is_almost_nothing_is_compared_on_the_scale_of_the_rest() -> None:
 
 
 def test_relative_error_of_what_cannot_be_compared_is_infinite_unless_nothing_is_expected() -> None:
-    expected = {"w": np.ones(2)}
-    assert relative_error({"v": np.ones(2)}, expected) == float("inf")
-    assert relative_error({"w": np.ones((2, 1))}, expected) == float("inf")
-    assert relative_error({"w": np.ones(2), "b": np.ones(1)}, expected) == float("inf")
-    assert relative_error({"w": np.array([1.0, np.nan])}, expected) == float("inf")
+    expected, nothing = {"w": np.ones(2)}, {"w": np.zeros(2)}
+    of_other_names = ({"v": np.ones(2)}, {"w": np.ones((2, 1))}, {"w": np.ones(2), "b": np.ones(1)})
+    for actual in (*of_other_names, {"w": np.array([1.0, np.nan])}):
+        assert relative_error(actual, expected) == np.inf
     # A sample that the model gets exactly right has no gradient.
-    assert relative_error({"w": np.zeros(2)}, {"w": np.zeros(2)}) == 0.0
-    assert relative_error({"w": np.ones(2)}, {"w": np.zeros(2)}) == float("inf")
+    assert (relative_error(nothing, nothing), relative_error(expected, nothing)) == (0.0, np.inf)
 
 
-@pytest.mark.parametrize(("precision", "typical", "worst"), [("fp64", 1e-9, 1e-6), ("fp32", 2e-3, 1e-1)])
-def test_the_median_and_the_worst_have_tolerances_of_their_own(
-    precision: Precision, typical: float, worst: float
-) -> None:
+def test_the_median_and_the_worst_have_tolerances_of_their_own() -> None:
     """At both limits, then just beyond each."""
-    checks = check_errors("x", np.array([0.0, typical, worst]), "model", TOLERANCES[precision])
-    assert [(check.error, check.tolerance, check.passed) for check in checks] == [
-        (typical, typical, True),
-        (worst, worst, True),
+    typical, worst = tolerance = TOLERANCES["fp32"]
+    checks = check_errors("x", np.array([0.0, typical, worst]), "model", tolerance)
+    assert [(check.name, check.error, check.tolerance, check.passed) for check in checks] == [
+        ("x, median over 3 models", typical, typical, True),
+        ("x, worst model, which is number 2", worst, worst, True),
     ]
-    assert [check.name for check in checks] == ["x, median over 3 models", "x, worst model, which is number 2"]
     with pytest.raises(CheckFailed, match="x, median over 3 models: relative error"):
-        check_errors("x", np.array([0.0, 1.01 * typical, worst]), "model", TOLERANCES[precision])
+        check_errors("x", np.array([0.0, 1.01 * typical, worst]), "model", tolerance)
     with pytest.raises(CheckFailed, match="x, worst model, which is number 1: relative error"):
-        check_errors("x", np.array([0.0, 1.01 * worst, typical]), "model", TOLERANCES[precision])
+        check_errors("x", np.array([0.0, 1.01 * worst, typical]), "model", tolerance)
     with pytest.raises(CheckFailed, match="x, all models together: relative error"):
-        check_errors("x", np.zeros(3), "model", TOLERANCES[precision], worst=1.01 * worst)
-
-
-def test_every_precision_has_tolerances_and_not_a_number_is_no_agreement() -> None:
-    assert list(TOLERANCES) == ["fp64", "fp32", "tf32", "bf16", "default"]
-    for tolerance in TOLERANCES.values():
-        assert 0 < tolerance.typical < tolerance.worst < 1
+        check_errors("x", np.zeros(3), "model", tolerance, worst=1.01 * worst)
     with pytest.raises(CheckFailed, match="relative error nan, tolerance 0.1. The result is wrong, so it is not timed"):
         check_error("x", float("nan"), 0.1)
 
@@ -107,14 +88,16 @@ def test_every_precision_has_tolerances_and_not_a_number_is_no_agreement() -> No
 ROUNDING = REPOSITORY / "results" / "published" / "statistics"
 
 
-@pytest.mark.parametrize("case", json.loads((ROUNDING / "rounding.json").read_text())["cases"], ids=str)
-def test_tolerances_of_gradients_are_twice_what_rounding_was_found_to_do(case: dict[str, Any]) -> None:
-    """Of a batch of one only the largest: the samples of a batch have one median together."""
-    tolerance = (WITH_BATCH_NORM if case["model"] == "resnet18" else TOLERANCES)[case["precision"]]
-    assert 2 * case["median"] < tolerance.typical and 2 * case["largest"] < tolerance.worst
+def cases(name: str) -> list[dict[str, Any]]:
+    return list(json.loads((ROUNDING / name).read_text())["cases"])
 
 
-@pytest.mark.parametrize("case", json.loads((ROUNDING / "output_rounding.json").read_text())["cases"], ids=str)
-def test_tolerances_of_outputs_are_twice_what_rounding_was_found_to_do(case: dict[str, Any]) -> None:
-    tolerance = OUTPUTS[case["precision"]]
-    assert 2 * case["all"] < tolerance.typical and 2 * case["worst_sample"] < tolerance.worst
+def test_tolerances_are_twice_what_rounding_was_found_to_do() -> None:
+    """Of gradients and of outputs. Of a batch of one only the largest: the samples of a batch have one median
+    together."""
+    for case in cases("rounding.json"):
+        tolerance = (WITH_BATCH_NORM if case["model"] == "resnet18" else TOLERANCES)[case["precision"]]
+        assert 2 * case["median"] < tolerance.typical and 2 * case["largest"] < tolerance.worst, case
+    for case in cases("output_rounding.json"):
+        tolerance = OUTPUTS[case["precision"]]
+        assert 2 * case["all"] < tolerance.typical and 2 * case["worst_sample"] < tolerance.worst, case

@@ -23,13 +23,6 @@ def test_counts_of_nanogpts_sizes(name: str, parameters: int, gflop: float) -> N
     assert declared.multiply_adds is not None and 6 * declared.multiply_adds / 1e9 == pytest.approx(gflop, rel=0.01)
 
 
-def test_gpt2_has_as_many_parameters_as_without_its_biases() -> None:
-    """124,439,808 of Hugging Face's `gpt2`, less 102,144 biases, and 47 rows more of 768 in the padded vocabulary."""
-    gpt2 = GptSize(layers=12, width=768, heads=12, positions=1024, vocabulary=50_304)
-    biases = 12 * (3 * 768 + 768 + 4 * 768 + 768 + 2 * 768) + 768
-    assert gpt2.parameter_count == 124_439_808 - biases + 47 * 768 == 124_373_760
-
-
 def test_weights_are_normal_and_smaller_into_the_residual_stream() -> None:
     size = SIZES["gpt_nano"]
     std = {
@@ -44,7 +37,8 @@ def test_weights_are_normal_and_smaller_into_the_residual_stream() -> None:
     of_gate = [float(size.gate_weight(0, name, shape).std()) for name, shape in wide.items()]
     assert of_gate == pytest.approx([128**-0.5, 512**-0.5, 0.02], rel=0.02)
     np.testing.assert_array_equal(size.gate_weight(0, "ln_f.weight", (3,)), np.ones(3, np.float32))
-    first = size.initial_weight(3, "wte.weight", (4, 4))
-    np.testing.assert_array_equal(first, size.initial_weight(3, "wte.weight", (4, 4)))
-    for other in (size.initial_weight(4, "wte.weight", (4, 4)), size.initial_weight(3, "wpe.weight", (4, 4))):
-        assert not np.array_equal(first, other)
+    drawn = [
+        size.initial_weight(seed, name, (4, 4))
+        for seed, name in ((3, "wte.weight"), (4, "wte.weight"), (3, "wpe.weight"))
+    ]
+    assert len({one.tobytes() for one in drawn}) == 3

@@ -1,4 +1,4 @@
-"""Sets of graphs as arrays, capacities and the balanced order, by hand."""
+"""Capacities, room and the balanced order of sets of graphs, by hand."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ import pytest
 from harness.work.graphs import (
     Capacity,
     Given,
-    Graph,
     Room,
     balanced,
     capacities_of,
@@ -14,31 +13,8 @@ from harness.work.graphs import (
     describe_packing,
     places,
     room_of,
-    shared_arrays,
     units_of,
 )
-
-LINE = Graph(
-    np.array([[6], [7], [8]], np.uint8),
-    np.array([[1, 2], [0, 1], [2, 1], [1, 0]], np.int16),
-    np.array([[1], [0], [1], [0]], np.uint8),
-)
-"""0 - 1 - 2; the bonds have the codes 0 and 1."""
-ALONE = Graph(np.array([[9]], np.uint8), np.zeros((0, 2), np.int16), np.zeros((0, 1), np.uint8))
-
-
-def test_edges_are_sorted_by_receiver_and_then_by_sender() -> None:
-    shared, arrays = shared_arrays([ALONE, LINE, LINE])
-    assert {name: array.tolist() for name, array in arrays.items()} == {
-        "node_start": [0, 1, 4],
-        "node_count": [1, 3, 3],
-        "edge_start": [0, 0, 4],
-        "edge_count": [0, 4, 4],
-    }
-    assert shared["receivers"].tolist() == [0, 1, 1, 2] * 2
-    assert shared["senders"].tolist() == [1, 0, 2, 1] * 2
-    assert shared["bonds"].tolist() == [[0], [0], [1], [1]] * 2
-    assert shared["atoms"].tolist() == [[9], [6], [7], [8], [6], [7], [8]]
 
 
 def test_a_capacity_is_that_of_the_largest_batch_rounded_up() -> None:

@@ -8,13 +8,7 @@ import pytest
 from harness.work.optimizers import Reference, clip_factor, weight_decay_of
 from harness.work.use_cases.train import Settings
 
-PLAIN: dict[str, Any] = {
-    "epochs": 1,
-    "learning_rate": 0.1,
-    "momentum": 0.9,
-    "weight_decay": 0.2,
-    "target_metric": 0.5,
-}
+PLAIN: dict[str, Any] = {"epochs": 1, "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.2, "target_metric": 0.5}
 ADAMW = PLAIN | {"optimizer": "adamw", "beta1": 0.5, "beta2": 0.75, "epsilon": 0.5}
 
 
@@ -48,15 +42,11 @@ def test_adamw_by_hand() -> None:
 
 
 def test_clipping_by_hand() -> None:
-    """A gradient of norm 5 to one of norm 1, all by the same factor; one of norm 0.5 stays."""
-    assert clip_factor(5.0, 1.0) == 0.2
-    assert (clip_factor(0.5, 1.0), clip_factor(5.0, 0.0), clip_factor(0.0, 1.0)) == (1, 1, 1)
+    """A gradient of norm 5 to one of norm 1, all by the same factor; one of norm 0.5 stays. In the gradient that was
+    taken SGD has 0.2 * 1 of decay, AdamW none."""
+    assert [clip_factor(*given) for given in ((5.0, 1.0), (0.5, 1.0), (5.0, 0.0), (0.0, 1.0))] == [0.2, 1, 1, 1]
     ((first, second),) = weights_after(PLAIN | {"max_gradient_norm": 1.0}, [[3.0, 4.0]], [0.0, 0.0])
     assert (first, second) == (pytest.approx(1 - 0.06), pytest.approx(1 - 0.08))
-
-
-def test_the_gradient_that_was_taken() -> None:
-    """Clipped to [0.6, 0.8]; SGD's has 0.2 * 1 of decay in it, AdamW's none."""
     for settings, expected in ((PLAIN, [0.8, 1.0]), (ADAMW, [0.6, 0.8])):
         clipping = Settings.model_validate(settings | {"max_gradient_norm": 1.0})
         reference = Reference(clipping, np.ones(2), np.full(2, 0.2))

@@ -24,12 +24,10 @@ from tests.made.image_folders import flip, put_images
 from tests.made.originals import put_weights
 
 MODEL = "mobilenet_v3_small"
-CLASSIFIER = "classifier.3"
-FETCH_AGAIN = "python main.py data --benchmark imagenet100"
 
 
-def files_in(data_dir: Path, model: str = MODEL) -> WeightsFiles:
-    return WeightsFiles(data_dir=data_dir, benchmark="imagenet100", model=model)
+def files_in(data_dir: Path) -> WeightsFiles:
+    return WeightsFiles(data_dir=data_dir, benchmark="imagenet100", model=MODEL)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +55,6 @@ def test_what_is_declared_is_what_torchvision_has(model: str) -> None:
     weights = models.get_weight(declared.weights)
     assert weights in models.get_model_weights(model)
     assert re.search(r"-[0-9a-f]{8}\.pth$", weights.url)  # by which a file is checked
-    assert 60 < weights.meta["_metrics"]["ImageNet-1K"]["acc@1"] < 100
     with torch.device("meta"):
         classifier = models.get_model(model).get_submodule(declared.classifier)
     assert isinstance(classifier, torch.nn.Linear) and classifier.out_features == 1000
@@ -69,6 +66,7 @@ def test_what_is_declared_is_what_torchvision_has(model: str) -> None:
 def test_every_value_arrives_and_of_the_classifier_the_rows_of_the_classes(
     data_dir: Path, published: dict[str, Any]
 ) -> None:
+    """Whoever changes what it was given changes nothing."""
     weight_of = pretrained_weights("imagenet100", MODEL, data_dir)
     model = models.get_model(MODEL, num_classes=100)
     for name, value in model.state_dict().items():
@@ -77,48 +75,44 @@ def test_every_value_arrives_and_of_the_classifier_the_rows_of_the_classes(
                 weight_of(name, tuple(value.shape))
             continue
         expected = published[name].numpy()
-        if name.startswith(CLASSIFIER):
+        if name.startswith("classifier.3"):
             expected = np.stack([expected[index] for index in CMC.indices])
-        found = weight_of(name, tuple(value.shape))
-        assert found.dtype == np.float32
-        np.testing.assert_array_equal(found, expected)
+        for _ in range(2):
+            found = weight_of(name, tuple(value.shape))
+            assert found.dtype == np.float32
+            np.testing.assert_array_equal(found, expected)
+            found[:] = -1
     with pytest.raises(DataError, match=r"classifier.3.bias has the shape \(100,\), mobilenet_v3_small needs \(10,\)"):
         weight_of("classifier.3.bias", (10,))
 
 
-def test_the_manifest_says_what_they_are(data_dir: Path, published: dict[str, Any]) -> None:
-    original = next(files_in(data_dir).originals.iterdir())
-    names = [name for name in published if not name.endswith("num_batches_tracked")]
+def test_the_manifest_says_what_they_are_and_what_is_whole_is_not_fetched_again(
+    data_dir: Path, published: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = files_in(data_dir)
+    (original,) = files.originals.iterdir()
     digest = hashlib.sha256()
-    for name in sorted(names):
+    for name in sorted(name for name in published if not name.endswith("num_batches_tracked")):
         digest.update(f"{name} <f4 {tuple(published[name].shape)}\n".encode() + published[name].numpy().tobytes())
-    assert json.loads(files_in(data_dir).manifest.read_text()) == {
+    assert json.loads(files.manifest.read_text()) == {
         "version": 1,
         "weights": "MobileNet_V3_Small_Weights.IMAGENET1K_V1",
         "file": original.name,
         "sha256": digest.hexdigest(),
         "top1_of_1000_percent": 67.668,
     }
-
-
-def test_what_is_here_and_whole_is_not_fetched_again(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = files_in(data_dir).arrays.stat().st_mtime_ns
-    next(files_in(data_dir).originals.iterdir()).unlink()
+    made = files.arrays.stat().st_mtime_ns
+    original.unlink()
     monkeypatch.setattr(pretrained, "require_torchvision", lambda: pytest.fail("it is needed to fetch only"))
     assert fetch_weights("imagenet100", MODEL, data_dir).top1_of_1000_percent == 67.668
-    assert files_in(data_dir).arrays.stat().st_mtime_ns == made
+    assert files.arrays.stat().st_mtime_ns == made
 
 
 def test_names_of_older_files_are_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file of ViT-B/16 has `mlp.linear_1` where the model has `mlp.0`. Shown on a small one."""
-
-    def small(_name: str) -> torch.nn.Module:
-        return models.VisionTransformer(
-            image_size=32, patch_size=16, num_layers=1, num_heads=2, hidden_dim=8, mlp_dim=12, num_classes=1000
-        )
-
-    state = small("").state_dict()
-    monkeypatch.setattr(models, "get_model", small)
+    sizes = {"image_size": 32, "patch_size": 16, "num_layers": 1, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12}
+    state = models.VisionTransformer(**sizes, num_classes=1000).state_dict()
+    monkeypatch.setattr(models, "get_model", lambda _name: models.VisionTransformer(**sizes, num_classes=1000))
     older = {re.sub(r"mlp\.([03])", lambda m: f"mlp.linear_{int(m[1]) // 3 + 1}", name): v for name, v in state.items()}
     assert older.keys() != state.keys()
     put_weights(tmp_path, "vit_b_16", older, monkeypatch)
@@ -147,33 +141,18 @@ def test_a_job_verifies_them_and_knows_which_they_are(data_dir: Path) -> None:
         verify_weights("imagenet100", MODEL, data_dir)
 
 
-def flip_middle(path: Path) -> None:
-    """A bit of a large array."""
-    flip(path, path.stat().st_size // 2)
-
-
-def change_one_weight(files: WeightsFiles) -> None:
-    """The file is whole, and another."""
-    with np.load(files.arrays) as found:
-        arrays: dict[str, Any] = dict(found)
-    arrays["classifier.3.bias"][0] += 1
-    np.savez(files.arrays, **arrays)
-
-
-def older_manifest(files: WeightsFiles) -> None:
-    files.manifest.write_text(files.manifest.read_text().replace('"version": 1', '"version": 0'))
+def change_manifest(files: WeightsFiles, old: str, new: str) -> None:
+    files.manifest.write_text(files.manifest.read_text().replace(old, new))
 
 
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
-        (lambda files: flip_middle(files.arrays), "truncated or corrupt"),
-        (lambda files: files.arrays.write_bytes(b""), "truncated or corrupt"),
-        (change_one_weight, "its content has the SHA-256"),
+        (lambda files: flip(files.arrays, 50_000), "truncated or corrupt"),
+        (lambda files: change_manifest(files, '"sha256": "', '"sha256": "5e'), "its content has the SHA-256"),
         (lambda files: files.arrays.unlink(), "not there"),
         (lambda files: files.manifest.unlink(), f"the weights of {MODEL} are not here"),
-        (lambda files: files.manifest.write_text("{}"), "not a manifest: weights"),
-        (older_manifest, "not a manifest: version: Input should be 1"),
+        (lambda files: change_manifest(files, '"version": 1', '"version": 0'), "not a manifest: version: Input should"),
     ],
 )
 def test_damaged_weights_are_found_the_way_out_named_and_fetched_again(
@@ -183,30 +162,15 @@ def test_damaged_weights_are_found_the_way_out_named_and_fetched_again(
     with pytest.raises(DataError) as caught:
         verify_weights("imagenet100", MODEL, data_dir)
     assert str(caught.value).startswith(str(data_dir / "weights" / MODEL))
-    assert complaint in str(caught.value) and FETCH_AGAIN in str(caught.value)
+    assert complaint in str(caught.value) and "main.py data --benchmark imagenet100" in str(caught.value)
     fetch_weights("imagenet100", MODEL, data_dir)
     pretrained.verified_content(files_in(data_dir))
 
 
-def test_who_changes_what_it_was_given_changes_nothing(data_dir: Path) -> None:
-    weight_of = pretrained_weights("imagenet100", MODEL, data_dir)
-    for name, shape in (("classifier.3.bias", (100,)), ("classifier.0.bias", (1024,))):
-        weight_of(name, shape)[:] = -1
-        assert (weight_of(name, shape) >= 0).all()
-
-
-def test_a_model_without_published_weights_has_none(tmp_path: Path) -> None:
-    for function in (fetch_weights, verify_weights, pretrained_weights):
-        with pytest.raises(DataError, match="cifar10: there are no pretrained weights of resnet18"):
-            function("cifar10", "resnet18", tmp_path)
-
-
-# Fetching that fails
-
-
-def test_without_a_network_the_file_and_its_place_are_named(
+def test_what_cannot_be_had_is_named(
     tmp_path: Path, published: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """No network, a file that holds something else or is not what its name says, and a model that has none."""
     original = put_weights(tmp_path, MODEL, published, monkeypatch)
     original.unlink()
     with pytest.raises(DataError) as caught:
@@ -215,15 +179,13 @@ def test_without_a_network_the_file_and_its_place_are_named(
     assert message.startswith(f"{original} is missing, and it cannot be downloaded: http://127.0.0.1:9/{original.name}")
     assert f"copy it to {tmp_path / 'originals' / 'weights'}/" in message and "weights: drawn" in message
     assert not (tmp_path / "weights").exists()
-
-
-def test_a_file_that_is_not_what_its_name_says_or_holds_something_else_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     for state in ({"features.0.0.weight": torch.ones(1)}, SimpleNamespace(no="weights")):
         original = put_weights(tmp_path, MODEL, state, monkeypatch)
         with pytest.raises(DataError, match=re.escape(f"{original}: cannot be read (")):
             fetch_weights("imagenet100", MODEL, tmp_path)
-    flip_middle(original)
+    flip(original)
     with pytest.raises(DataError, match=r"its SHA-256 begins with [0-9a-f]{8} and not, as its name says, with"):
         fetch_weights("imagenet100", MODEL, tmp_path)
+    for function in (fetch_weights, verify_weights, pretrained_weights):
+        with pytest.raises(DataError, match="cifar10: there are no pretrained weights of resnet18"):
+            function("cifar10", "resnet18", tmp_path)
