@@ -68,6 +68,11 @@ def test_ratio_of_neighbouring_blocks_by_hand() -> None:
     assert log_ratios_of_quads(a, b) == pytest.approx([math.log(4) / 2, math.log(40) / 2])
     assert log_ratios_of_quads(b, a) == pytest.approx([-math.log(4) / 2, -math.log(40) / 2])
     assert log_ratios_of_quads(blocks_of([1.0]), b) == []
+    # A is 2 % faster, on a machine that gets slower by 0.2 % with each block of the order A B B A.
+    a, b = (
+        [s * math.exp(0.002 * (4 * k + n)) for k in range(9) for n in at] for s, at in ((1, (0, 3)), (1.02, (1, 2)))
+    )
+    assert log_ratios_of_quads(blocks_of(a), blocks_of(b)) == pytest.approx([math.log(1.02)] * 9, abs=1e-12)
 
 
 def test_replicate_in_turns_by_hand() -> None:
