@@ -58,6 +58,7 @@ def trained(framework: Framework, model: str, mode: str = "") -> Numbers:
         ("jax", "gcn", "scan.jit"),
         ("jax", "gcn", "sorted_sums.jit"),
         ("torch", "gcn", "sorted_sums.eager"),
+        ("torch", "graphnet", "sorted_sums.eager"),
     ],
 )
 def test_every_mode_trains_the_same_on_both_sides(framework: Framework, model: str, mode: str) -> None:
