@@ -15,9 +15,8 @@ PLANTED: dict[str, tuple[Framework, str, dict[str, Any], dict[str, Any], str]] =
     "channels last, as ever": ("torch", "inference", {}, {"run_as": "eager", "layout": "nhwc"}, "layout='nhwc'"),
     "overlap": ("torch", "train", {}, {"run_as": "eager", "overlaps": True}, "overlaps=True"),
     "eager JAX": ("jax", "inference", {}, {"run_as": "eager"}, "run_as='eager'"),
-    "parts of a graph": ("jax", "many_models", {}, {"graph": "parts"}, "graph='parts'"),
-    "nobody's formulation": ("jax", "train", {"name": "faster"}, {}, "formulation='faster'"),
-    "the same in PyTorch": ("torch", "train", {"name": "faster"}, {"run_as": "eager"}, "formulation='faster'"),
+    "parts of a graph": ("jax", "train", {}, {"graph": "parts"}, "graph='parts'"),
+    "nobody's formulation": ("torch", "train", {"name": "faster"}, {"run_as": "eager"}, "formulation='faster'"),
     "chunks": ("torch", "train", {"chunks_of": "step"}, {"run_as": "eager"}, "chunks_of='step'"),
 }
 """Framework, use case, what the formulation and the run have, and what the refusal names."""
@@ -28,11 +27,9 @@ def test_a_mode_of_which_a_part_is_ignored_is_refused(planted: str) -> None:
     framework, use_case, of_formulation, of_run, words = PLANTED[planted]
     session = make_session(framework, use_case)
     declared = session.use_case
-    plain, *others = declared.formulations[framework]
-    if use_case == "many_models":
-        plain = next(one for one in declared.formulations[framework] if one.name == "vmap")
+    plain, *_ = declared.formulations[framework]
     written = Formulation(**({"name": plain.name, "runs": (Run(name="planted", **of_run),)} | of_formulation))
-    formulations = {framework: (declared.formulations[framework][0], *others, written)}
+    formulations = {framework: (*declared.formulations[framework], written)}
     mode = f"{written.name}.planted"
     session = replace(with_variant(session, execution_mode=mode), use_case=replace(declared, formulations=formulations))
     with pytest.raises(Refused, match=f"^execution mode {mode}: {framework}_runner/use_cases/{use_case}.py do") as is_:

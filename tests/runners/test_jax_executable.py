@@ -1,11 +1,12 @@
 """jax_runner/executable.py over small texts, written as XLA writes its own; all numbers are worked out by hand."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from harness.results.program_facts import digest_of
-from jax_runner.executable import Executable, module_of, thunks_of
+from jax_runner.executable import Executable, Thunk, classes_of, module_of, thunks_of
 
 HLO = """\
 HloModule jit_step, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias) }
@@ -120,76 +121,90 @@ def test_a_loop_of_unknown_length_counts_as_one_round() -> None:
     assert (made.unknown_loops, sum(one.times for one in made.kernels)) == (1, 1 + 2 + 1 + 1)
 
 
-def test_all_branches_of_a_conditional_are_counted() -> None:
-    thunks = """\
-001: kConditional [source | sink]
-  false_branch:
-    002: kCustomKernel [source | sink] loop_add_fusion grid: [1, 1, 1] threads: [1, 1, 1]
-  true_branch:
-    003: kCustomKernel [source | sink] loop_multiply_fusion grid: [1, 1, 1] threads: [1, 1, 1]
-    004: kCopy         [source | sink] kCopy
-005: kCustomKernel [source | sink] loop_exp_fusion grid: [1, 1, 1] threads: [1, 1, 1]
+MORE = """\
+%fused_addition (param_0.3: f32[2,8]) -> f32[2,8] {
+  %param_0.3 = f32[2,8]{1,0} parameter(0)
+  %copy.9 = f32[2,8]{1,0} copy(%param_0.3)
+  ROOT %add.1 = f32[2,8]{1,0} add(%copy.9, %copy.9)
+}
+
+ENTRY %main (a: f32[2,8]) -> f32[2,8] {
+  %a = f32[2,8]{1,0} parameter(0)
+  %loop_add_fusion.2 = f32[2,8]{1,0} fusion(%a), kind=kLoop, calls=%fused_addition
+  %cublas-gemm.1 = (f32[2,8]{1,0}, s8[4]{0}) custom-call(%loop_add_fusion.2), custom_call_target="__cublas$gemm"
+  %custom-call.7 = f32[2,8]{1,0} custom-call(%loop_add_fusion.2), custom_call_target="TopK"
+  %custom-call.8 = f32[2,8]{1,0} custom-call(%loop_add_fusion.2), custom_call_target="xla_ffi_python_cpu_callback"
+  %all-reduce-start.2 = ((f32[2,8]{1,0}), f32[2,8]{1,0}) all-reduce-start(%a), to_apply=%region
+  %while.2 = (s32[], f32[2]{0}, f32[2]{0}, f32[2]{0}, f32[2]{0}, /*index=5*/f32[2]{0}) while(%six), body=%body
+  %many = (f32[2,3]{1,0}, pred[4]{0}, s32[], bf16[8]{0}, u8[0]{0}, /*index=5*/f64[1]{0}) fusion(%a, /*index=1*/%b)
+}
 """
-    made = Executable(module=module_of(""), thunks=thunks_of(thunks))
-    assert [(one.thunk.kernel or one.thunk.kind, one.times) for one in made.started] == [
-        ("loop_add_fusion", 1),
-        ("loop_multiply_fusion", 1),
-        ("kCopy", 1),
-        ("loop_exp_fusion", 1),
-    ]
-    (conditional, last) = made.thunks
-    assert (list(conditional.parts), last.kernel) == (["false_branch", "true_branch"], "loop_exp_fusion")
 
 
-def test_a_loop_within_a_loop() -> None:
-    """Its headings end the inner one's parts, not the outer one's."""
-    thunks = """\
-001: kWhile [source | sink]
-condition:
-    002: kCustomKernel a grid: [1, 1, 1]
-  body:
-    003: kWhile [source | sink]
-condition:
-        004: kCustomKernel b grid: [1, 1, 1]
-      body:
-        005: kCustomKernel c grid: [1, 1, 1]
-    006: kCustomKernel d grid: [1, 1, 1]
-"""
-    (outer,) = thunks_of(thunks)
-    inner, after = outer.parts["body"]
-    assert [one.kernel for one in outer.parts["condition"]] == ["a"]
-    assert {label: [one.kernel for one in part] for label, part in inner.parts.items()} == {
-        "condition": ["b"],
-        "body": ["c"],
+def test_the_program_says_what_a_kernel_does() -> None:
+    """As a GPU's kernels are called, too. A callback is not guessed. XLA counts the parts of long tuples in comments; a
+    pred takes a byte."""
+    classes, containers = classes_of([HLO, MORE])
+    wanted = {
+        **{"gemm_fusion": "product", "cudnn-conv.1": "product", "cublas_gemm_1": "product"},
+        **{"wrapped_transpose.3": "layout", "copy_1": "layout"},
+        **{"loop_compare_fusion": "traffic", "loop_add_fusion_2": "traffic", "custom-call.7": "traffic"},
+        "all-reduce-start.2": "communication",
     }
-    assert after.kernel == "d"
-
-
-def test_a_tuple_of_many_and_its_size() -> None:
-    """XLA counts the parts of long tuples in comments; a pred takes a byte."""
-    shape = "(f32[2,3]{1,0}, pred[4]{0}, s32[], bf16[8]{0}, u8[0]{0}, /*index=5*/f64[1]{0})"
-    line = f"  ROOT %many = {shape} fusion(%a, /*index=1*/%b), kind=kLoop"
-    module = module_of(f"ENTRY %main (a: f32[]) -> f32[] {{\n{line}\n}}")
-    many = module.by_name["many"]
+    assert {name: classes[name] for name in wanted} == wanted
+    assert "custom-call.8" not in classes
+    assert containers == {"while.1", "while.2"}
+    many = module_of(MORE).by_name["many"]
     assert (many.opcode, many.operands, many.size_bytes) == ("fusion", ("a", "b"), 24 + 4 + 4 + 16 + 0 + 8)
 
 
-def test_a_kernel_that_nobody_knows_is_named() -> None:
-    made = Executable(module=module_of(""), thunks=thunks_of("001: kCustomCall [source | sink] kCustomCall\n"))
-    assert (made.classes, made.unknown_kernels) == ({"other": 1}, ["kCustomCall"])
+def outline(thunks: Sequence[Thunk]) -> list[Any]:
+    return [
+        {label: outline(part) for label, part in one.parts.items()} if one.parts else one.kernel or one.kind
+        for one in thunks
+    ]
 
 
-def renamed(text: str) -> str:
-    """As another trace of the same program would be called."""
-    return (
-        text.replace("gemm_fusion", "gemm_fusion.77").replace("%param_0.1", "%param_0.9").replace("body.1", "region_4")
-    )
+def test_a_loop_within_a_loop_and_all_branches_of_a_conditional_are_counted() -> None:
+    """The inner loop's headings end its own parts, not the outer one's. Nobody knows the call, which is named."""
+    text = """\
+001: kWhile [source | sink]
+condition:
+    002: kCustomKernel loop_and_fusion grid: [1, 1, 1]
+  body:
+    003: kWhile [source | sink]
+condition:
+        004: kCustomKernel loop_or_fusion grid: [1, 1, 1]
+      body:
+        005: kCustomKernel loop_add_fusion grid: [1, 1, 1]
+    006: kCustomKernel loop_multiply_fusion grid: [1, 1, 1]
+007: kConditional [source | sink]
+  false_branch:
+    008: kCustomKernel [source | sink] loop_exp_fusion grid: [1, 1, 1] threads: [1, 1, 1]
+  true_branch:
+    009: kCustomCall [source | sink] kCustomCall
+    010: kCopy       [source | sink] kCopy
+"""
+    made = Executable(module=module_of(""), thunks=thunks_of(text))
+    inner = {"condition": ["loop_or_fusion"], "body": ["loop_add_fusion"]}
+    assert outline(made.thunks) == [
+        {"condition": ["loop_and_fusion"], "body": [inner, "loop_multiply_fusion"]},
+        {"false_branch": ["loop_exp_fusion"], "true_branch": ["kCustomCall", "kCopy"]},
+    ]
+    assert [one.times for one in made.started] == [2, 2, 1, 1, 1, 1, 1]
+    assert (made.classes, made.unknown_kernels) == ({"traffic": 7, "other": 1}, ["kCustomCall"])
 
 
-@pytest.mark.parametrize("change", [renamed, lambda text: text.replace("stack_frame_id=7", "stack_frame_id=8")])
-def test_names_make_no_other_program(change: Callable[[str], str]) -> None:
-    assert change(HLO) != HLO
-    assert digest_of(executable(change(HLO)).operations()) == digest_of(executable().operations())
+def test_names_make_no_other_program() -> None:
+    """As another trace of the same program would have them, and where in the source it comes from."""
+    changed = HLO
+    for before, after in (
+        *(("gemm_fusion", "gemm_fusion.77"), ("%param_0.1", "%param_0.9"), ("body.1", "region_4")),
+        ("stack_frame_id=7", "stack_frame_id=8"),
+    ):
+        assert before in changed
+        changed = changed.replace(before, after)
+    assert digest_of(executable(changed).operations()) == digest_of(executable().operations())
 
 
 @pytest.mark.parametrize(
@@ -202,17 +217,14 @@ def test_names_make_no_other_program(change: Callable[[str], str]) -> None:
         ("window={size=3x3}", "window={size=3x3 pad=1_1x1_1}"),
         ("kNone", "kRelu"),
         ("operand_precision={highest,highest}", "operand_precision={high,high}"),
+        ("    000: kCommandBuffer [source       | next=007 (1)]\n    ", ""),
     ],
 )
 def test_what_is_executed_makes_another_program(before: str, after: str) -> None:
-    assert HLO.count(before) == 1
-    assert digest_of(executable(HLO.replace(before, after)).operations()) != digest_of(executable().operations())
-
-
-def test_other_graphs_make_another_program() -> None:
-    without = THUNKS.replace("    000: kCommandBuffer [source       | next=007 (1)]\n    ", "")
-    assert without != THUNKS
-    assert digest_of(executable(thunks=without).operations()) != digest_of(executable().operations())
+    """Graphs among it."""
+    assert (HLO + THUNKS).count(before) == 1
+    other = executable(HLO.replace(before, after), THUNKS.replace(before, after))
+    assert digest_of(other.operations()) != digest_of(executable().operations())
 
 
 def test_what_an_autotuner_has_chosen_is_told_apart() -> None:
