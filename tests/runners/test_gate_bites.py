@@ -17,12 +17,14 @@ from torch.nn import functional as F
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.parity import ParityNumbers, compare, judge, quantity_of
 from harness.work.weights import WeightOf, inference_weight
+from jax_runner.models import mnist as jax_mnist
 from tests.made.captures import only_trace
 from tests.made.numbers import gated
 from tests.made.sessions import build, make_session, with_pretrained
 from tests.made.shallow import shallow_resnet
 from torch_runner import optimizer as torch_optimizer
 from torch_runner.models import cifar10 as torch_cifar10
+from torch_runner.use_cases import per_sample_gradients as torch_per_sample_gradients
 from torch_runner.use_cases import train as torch_train
 
 CLIP_NORM = {"mnist": 60.0, "cifar10": 20.0}
@@ -129,6 +131,15 @@ def wrong_momentum(model: torch.nn.Module) -> None:
     model.get_submodule("layer2.0.bn2").momentum = 0.9
 
 
+def convolved_one_off(convolve: Any, images: torch.Tensor) -> torch.Tensor:
+    """28 x 28 by 8 x 8 with stride 2: SAME pads (3, 3); one more on the right and one less on the left gives the same
+    shape too."""
+    if convolve.kernel_size != (8, 8):
+        return CONVOLVE(convolve, images)
+    return F.conv2d(F.pad(images, (2, 4, 2, 4)), convolve.weight, convolve.bias, convolve.stride)
+
+
+CONVOLVE = torch.nn.Conv2d.forward
 SGD, ADAMW_OF_TORCH = torch.optim.SGD, torch.optim.AdamW
 
 
@@ -149,6 +160,7 @@ def with_adamw(**instead: Any) -> Any:
 FAULTS: dict[str, tuple[Any, tuple[str, str], str, str, float]] = {
     "epsilon of BatchNorm": (with_resnet(wrong_epsilon), RESNET, "sgd", "outputs", 5),
     "momentum of BatchNorm": (with_resnet(wrong_momentum), RESNET, "sgd", "statistics", 100),
+    "padding": (mock.patch.object(torch.nn.Conv2d, "forward", convolved_one_off), CNN, "sgd", "outputs", 100),
     "Nesterov's momentum": (with_sgd(nesterov=True), CNN, "sgd", "updates", 1.5),
     "dampening": (with_sgd(dampening=0.9), CNN, "sgd", "updates", 5),
     "no weight decay": (with_sgd(weight_decay=0.0), CNN, "sgd", "updates", 3),
@@ -174,6 +186,25 @@ def test_a_fault_in_pytorchs_training_is_caught(fault: str) -> None:
     with planted:
         theirs = train("torch", work, optimizer)
     require_caught(trained("jax", work, optimizer), theirs, quantity, times)
+
+
+def test_permuted_flatten_is_caught() -> None:
+    with mock.patch.object(jax_mnist.Cnn, "FLATTENED", {}):
+        ours = train("jax", CNN, "sgd")
+    require_caught(ours, trained("torch", CNN, "sgd"), "outputs", times=100)
+
+
+def test_inverted_clip_factor_is_caught() -> None:
+    reduce_gradients = torch_per_sample_gradients.reduce_gradients
+
+    def inverted(gradients: dict[str, torch.Tensor], output: str, clip_norm: float) -> dict[str, torch.Tensor]:
+        factors = (reduce_gradients(gradients, "norms", clip_norm)["norms"] / clip_norm).clamp(max=1.0)
+        return {name: torch.tensordot(factors, value, dims=1) for name, value in gradients.items()}
+
+    clipped = partial(gated_numbers, use_case="per_sample_gradients", options={"output": "clipped_sum"})
+    with mock.patch.object(torch_per_sample_gradients, "reduce_gradients", inverted):
+        theirs = clipped("torch")
+    require_caught(clipped("jax"), theirs, "clipped_sum", times=5)
 
 
 def test_gradients_that_jax_does_not_clip_are_caught() -> None:
