@@ -4,7 +4,6 @@ import json
 import math
 import os
 import signal
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,20 +11,17 @@ from typing import Any
 
 import pytest
 
-from harness.job import arm as arm_module
 from harness.job import job as job_module
 from harness.job.children import Children
 from harness.job.interleaved import Order, Side, SideReport, work_in_turns
 from harness.job.job import Job
 from harness.job.ranks import RanksReport
-from harness.job.tracker import Tracker
 from harness.measure.channel import ChildTask
 from harness.measure.clock import SHARED_DEVICE
 from harness.paths import JobFolder, Results
 from harness.plan import PAIRS_IN_TURNS, Cell, Measurement, MeasurementSettings, Pair
-from harness.results.partner import LOOK
 from harness.results.ratios import replicate_of, took_turns
-from harness.results.record import Record, active_s, read_record, write_record
+from harness.results.record import active_s, read_record, write_record
 from harness.work.declared import use_case
 from pipeline.calibrate import calibration_pair
 from tests.made.patience import patience, slowdown, wait_until
@@ -68,6 +64,7 @@ def test_turns_are_a_b_b_a_until_neither_wants_more() -> None:
 
 
 def test_who_is_left_goes_on_alone() -> None:
+    """Also where the first does not come so far that the second is started."""
     order = Order()
     order.waits(0, wants=True)
     assert order.next() == (1, "start")
@@ -75,28 +72,12 @@ def test_who_is_left_goes_on_alone() -> None:
     assert order.next() == (0, "block_after_other")
     order.is_over(0)
     assert order.next() == (1, "alone")
-    assert not order.took_turns
-    order.is_over(1)
-    assert order.next() is None
-
-
-def test_where_the_first_does_not_come_so_far_the_second_is_started_all_the_same() -> None:
-    order = Order()
-    order.is_over(0)
-    assert order.next() == (1, "start")
-    order.is_over(1)
-    assert order.next() is None and not order.took_turns
-
-
-def test_what_fails_after_the_turns_takes_nothing_from_the_other() -> None:
-    order = Order()
-    order.waits(0, wants=False)
-    order.next()
-    order.waits(1, wants=False)
-    assert order.next() == (0, "end")
-    order.is_over(0)
-    assert order.next() == (1, "last")
-    assert order.took_turns
+    early = Order()
+    early.is_over(0)
+    assert early.next() == (1, "start")
+    for one in (order, early):
+        one.is_over(1)
+        assert (one.next(), one.took_turns) == (None, False)
 
 
 # What takes turns in a run, and what is measured by itself.
@@ -118,18 +99,19 @@ def firsts(job: Job) -> tuple[Measurement, Measurement]:
     return job._arms["jax"].replicates[0], job._arms["torch"].replicates[0]
 
 
-@pytest.mark.parametrize(("mode", "count"), [("exclusive_process", 0), ("default", 24), (None, 24)])  # None: not known
 def test_a_gpu_that_takes_one_process_at_a_time_has_no_turns(
-    mode: str | None, count: int, job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of twelve replicates, one pair each."""
-    monkeypatch.setattr(job_module, "open_gpu", lambda: SimpleNamespace(describe=lambda: {"compute_mode": mode}))
-    assert len(job._partners()) == count
-    assert ("it is exclusive_process" in capsys.readouterr().out) == (mode == "exclusive_process")
+    for mode, count in (("exclusive_process", 0), ("default", 24), (None, 24)):  # None: not known
+        gpu = SimpleNamespace(describe=lambda mode=mode: {"compute_mode": mode})
+        monkeypatch.setattr(job_module, "open_gpu", lambda gpu=gpu: gpu)
+        assert len(job._partners()) == count
+        assert ("it is exclusive_process" in capsys.readouterr().out) == (count == 0)
 
 
 def test_what_is_left_of_a_pair_is_measured_by_itself(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    jit, eager = firsts(job)
+    (jit, eager), results = firsts(job), job._results
     alone: list[str] = []
     together: list[int] = []
     monkeypatch.setattr(
@@ -139,7 +121,6 @@ def test_what_is_left_of_a_pair_is_measured_by_itself(job: Job, monkeypatch: pyt
         monkeypatch.setattr(arm, "measure_unless_settled", lambda one: alone.append(one.variant.execution_mode))
     job._measure((jit, eager))
     assert (together, alone) == ([2], [])  # both are to be measured, and to be measured again, as they failed
-    results = job._results
     write_record(bare_record(eager, environment={"scheduler": "local"}), results.new_record(eager))
     job._measure((jit, eager))
     assert (together, alone) == ([2], ["step.jit", "step.eager"])
@@ -152,48 +133,6 @@ def test_a_pair_that_was_cut_off_again_and_again_comes_last_one_by_one(job: Job)
         assert job._in_order([(jit, eager), *others]).index((jit, eager)) == expected
         assert job._arms["jax"].may_take_turns(jit) == (expected == 0)
         job._cut_offs.note(jit, warn=print)
-
-
-class Diary(Tracker):
-    """What W&B is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.told: list[str] = []
-
-    def log(self, measurement: Measurement, values: dict[str, float]) -> None:
-        self.told.append(f"{measurement.variant.execution_mode}: {values}")
-
-    def end(self, record: Record, numbers: Mapping[str, float | str]) -> None:
-        self.told.append(f"end {record.measurement.variant.execution_mode}")
-
-
-def test_w_and_b_knows_whose_values_it_gets(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes of one framework in turns, as in a calibration."""
-
-    def work(sides: list[Side], _waiting: Any) -> tuple[tuple[SideReport, ...], bool]:
-        for number in (0, 1, 0):
-            sides[number].hear({"kind": "metrics", "content": {"epoch": number}})
-        return (FAILED, FAILED), True
-
-    monkeypatch.setattr(job_module, "work_in_turns", work)
-    diary = Diary()
-    for arm in job._arms.values():
-        arm.tracker = diary
-    jit, scan = job._arms["jax"].replicates[:2]
-    job._measure((jit, scan))
-    heard = ["step.jit: {'epoch': 0}", "scan.jit: {'epoch': 1}", "step.jit: {'epoch': 0}"]
-    assert diary.told == [*heard, "end step.jit", "end scan.jit"]
-
-
-def test_the_table_of_ratios_has_the_last_replicate_of_each_mode(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    arm = job._arms["jax"]
-    jit = [one for one in arm.replicates if one.variant.execution_mode == "step.jit"]
-    for one in jit[:2]:
-        write_record(bare_record(one, environment={"scheduler": "local"}), job._results.new_record(one))
-    monkeypatch.setattr(arm_module, "ratio_so_far", lambda one, *_: {"ratio": 1.5 + one.measurement.replicate, "x": 9})
-    (row,) = arm._ratios()
-    assert row == {"variant": jit[0].variant.key, **dict.fromkeys(LOOK), "ratio": 2.5}
 
 
 # Real runs of a pair.
@@ -212,11 +151,9 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> FinishedJob:
     jax = ("slow", "dies_later", "well", "hangs_later")
     torch = ("slower", "well", "fills_the_device_at_first", "prints_much")
     status, output, folder = project.run(in_turns(project.pair(jax, torch, replicates=1), timeout_s=4 * slowdown()))
-    found = {}
-    for one in project.records():
-        mode = one.measurement.variant.execution_mode
-        found[one.measurement.framework, mode.removesuffix(".eager")] = one
-    return FinishedJob(project=project, folder=folder, status=status, output=output, records=found)
+    found = [(one.measurement.framework, one.measurement.variant.execution_mode, one) for one in project.records()]
+    records = {(framework, mode.removesuffix(".eager")): one for framework, mode, one in found}
+    return FinishedJob(project=project, folder=folder, status=status, output=output, records=records)
 
 
 def test_two_processes_take_turns_and_their_records_say_so(faulty: FinishedJob) -> None:
@@ -239,39 +176,29 @@ def test_two_processes_take_turns_and_their_records_say_so(faulty: FinishedJob) 
     assert active_s(jax) + active_s(torch) < 1.1 * took.total_seconds()
 
 
-def test_death_of_one_costs_the_other_nothing(faulty: FinishedJob) -> None:
+def test_what_dies_or_hangs_in_its_turn_costs_the_other_nothing(faulty: FinishedJob) -> None:
     dead, left = faulty.records["jax", "dies_later"], faulty.records["torch", "well"]
+    hung, other = faulty.records["jax", "hangs_later"], faulty.records["torch", "prints_much"]
     assert dead.outcome == "failed" and "killed by SIGKILL" in str(dead.reason)
-    assert left.outcome == "ok" and len(left.result.blocks.block_times_s) == 3
+    assert hung.outcome == "timeout" and str(hung.reason).startswith("not done after ")
+    for one in (left, other):
+        assert (one.outcome, len(one.result.blocks.block_times_s)) == ("ok", 3)
     assert not took_turns(dead, left)
     pairing = left.environment["pairing"]
-    assert (pairing["kind"], pairing["not_interleaved"]) == (
-        "together",
-        "jax cnn-b8-fp32-dies_later.eager-r0 was over before",
-    )
+    absent = "jax cnn-b8-fp32-dies_later.eager-r0 was over before"
+    assert (pairing["kind"], pairing["not_interleaved"]) == ("together", absent)
     assert left.result.energy.absent != SHARED_DEVICE  # it was alone by then
-
-
-def test_a_process_that_hangs_in_its_turn_times_out_and_the_other_goes_on(faulty: FinishedJob) -> None:
-    hung, left = faulty.records["jax", "hangs_later"], faulty.records["torch", "prints_much"]
-    assert hung.outcome == "timeout" and str(hung.reason).startswith("not done after ")
-    assert (left.outcome, len(left.result.blocks.block_times_s)) == ("ok", 3)
 
 
 def test_who_is_out_of_memory_beside_another_is_tried_alone(faulty: FinishedJob) -> None:
     """`out_of_memory` is an answer for good, so it must not be the other process's doing."""
     alone, other = faulty.records["torch", "fills_the_device_at_first"], faulty.records["jax", "well"]
     assert (alone.outcome, other.outcome) == ("ok", "ok")
-    assert (
-        alone.environment["pairing"]["not_interleaved"] == "it ran out of memory beside jax cnn-b8-fp32-well.eager-r0"
-    )
+    absent = "it ran out of memory beside jax cnn-b8-fp32-well.eager-r0"
+    assert alone.environment["pairing"]["not_interleaved"] == absent
     assert "out of memory beside the other process; once more, alone" in faulty.output
-
-
-def test_the_job_tells_how_far_it_is(faulty: FinishedJob) -> None:
-    assert faulty.status == 1
     beat = faulty.project.heartbeat(faulty.folder)
-    assert (beat.state, beat.measurements_done, beat.measurements_failed) == ("done", 8, 2)
+    assert (faulty.status, beat.state, beat.measurements_done, beat.measurements_failed) == (1, "done", 8, 2)
 
 
 def test_a_signal_ends_both_and_the_next_start_measures_both(repository: BehavingProject) -> None:
@@ -284,20 +211,17 @@ def test_a_signal_ends_both_and_the_next_start_measures_both(repository: Behavin
         measuring = int(pid.read_text())
         process.send_signal(signal.SIGUSR2)
         output, _ = process.communicate(timeout=patience(60))
-    assert process.returncode == 75
-    assert "stopped by a signal after 0 of 4" in output
-    assert not is_alive(measuring)
-    assert repository.records() == []
+    assert process.returncode == 75 and "stopped by a signal after 0 of 4" in output
+    assert not is_alive(measuring) and repository.records() == []
     assert list(json.loads(folder.cut_offs.read_text()).values()) == [1, 1]
 
     repository.gate.touch()
     assert repository.resume(folder)[0] == 0
     records = {(one.measurement.framework, one.measurement.replicate): one for one in repository.records()}
-    assert len(records) == 4
     for replicate, first in enumerate(("jax", "torch")):
         assert took_turns(records["jax", replicate], records["torch", replicate])
         assert records[first, replicate].result.in_turns.is_first
-    assert not took_turns(records["jax", 0], records["torch", 1])
+    assert len(records) == 4 and not took_turns(records["jax", 0], records["torch", 1])
 
 
 def test_of_a_calibration_the_two_conditions_of_a_framework_take_turns(repository: BehavingProject) -> None:
@@ -306,8 +230,7 @@ def test_of_a_calibration_the_two_conditions_of_a_framework_take_turns(repositor
     plan = pair.jobs[1]
     variants = tuple(one for one in plan.variants if one.planted in PAIRS_IN_TURNS["unslowed"])
     protocol = plan.protocol.model_copy(update=QUICK | {"replicates": 1})
-    folder = repository.job(plan.model_copy(update={"variants": variants, "protocol": protocol}))
-    status, output = repository.resume(folder)
+    status, output, _ = repository.run(plan.model_copy(update={"variants": variants, "protocol": protocol}))
     assert status == 0, output
     one, other = (read_record(path) for path in repository.results.calibration.rglob("*.json"))
     assert took_turns(one, other)

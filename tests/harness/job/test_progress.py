@@ -15,40 +15,32 @@ def heartbeat() -> Heartbeat:
     return Heartbeat(measurements_total=10, node="n1", pid=7)
 
 
-def test_time_that_is_left(heartbeat: Heartbeat) -> None:
+def test_time_that_is_left_and_a_screenings_own_count(heartbeat: Heartbeat) -> None:
     """Two of the four that are done were skipped; the others took 30 s together."""
     assert heartbeat.eta_s is None
-    heartbeat.measurements_done, heartbeat.replicates_made, heartbeat.measuring_s = 4, 2, 30.0
-    assert heartbeat.eta_s == 90.0
-
-
-def test_a_screening_has_a_count_of_its_own_and_no_time_that_is_left(heartbeat: Heartbeat) -> None:
+    heartbeat.replicates_made, heartbeat.measuring_s = 2, 30.0
     heartbeat.screenings_total = 4
     heartbeat.screenings_done = heartbeat.measurements_done = 3
-    assert heartbeat.fraction() == "screening 3/4"
-    assert heartbeat.fraction(current=True) == "screening 4/4"
+    assert (heartbeat.fraction(), heartbeat.fraction(current=True)) == ("screening 3/4", "screening 4/4")
     assert heartbeat.eta_s is None
     heartbeat.screenings_done = heartbeat.measurements_done = 4
     assert (heartbeat.fraction(), heartbeat.fraction(current=True)) == ("4/10", "5/10")
+    assert heartbeat.eta_s == 90.0
 
 
-def test_what_is_told_is_what_is_read(heartbeat: Heartbeat, tmp_path: Path) -> None:
-    path = tmp_path / "heartbeat.json"
-    assert read_heartbeat(path) is None
-    heartbeat.set_phase("throughput", 1.0, 30.0)
-    Teller(heartbeat, path, "jax").beat("running")
-    Teller(heartbeat, path, "jax").beat("stopped")
-    read = read_heartbeat(path)
-    assert read == heartbeat
-    assert json.loads(path.read_text())["state"] == "stopped"
-
-
-def test_a_beat_that_cannot_be_written_is_said_once(
+def test_what_is_told_is_what_is_read_and_a_beat_that_cannot_be_written_is_said_once(
     heartbeat: Heartbeat, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "heartbeat.json"
-    path.mkdir()
+    assert read_heartbeat(path) is None
+    heartbeat.set_phase("throughput", 1.0, 30.0)
     teller = Teller(heartbeat, path, "jax")
+    teller.beat("running")
+    teller.beat("stopped")
+    assert read_heartbeat(path) == heartbeat
+    assert json.loads(path.read_text())["state"] == "stopped"
+    path.unlink()
+    path.mkdir()
     teller.beat()
     teller.beat()
     assert capsys.readouterr().out.count(f"jax | warning: cannot write {path}: Is a directory") == 1

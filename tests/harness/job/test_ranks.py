@@ -1,6 +1,5 @@
 """From the events and results of several ranks to one outcome and one result; every number worked out by hand."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +75,7 @@ def test_times_are_the_slowest_ranks_memory_the_largest_energy_the_sum() -> None
 
 
 def of_one_process(*allocator_peak_bytes: int, host_peak_bytes: int, joules: tuple[float, float]) -> Result:
+    """For two devices."""
     memory = Memory(
         allocator_peak_bytes=max(allocator_peak_bytes),
         process_bytes=9,
@@ -88,45 +88,33 @@ def of_one_process(*allocator_peak_bytes: int, host_peak_bytes: int, joules: tup
     return result(memory=memory, energy=energy)
 
 
-def test_one_process_for_two_devices_tells_of_each_and_of_both() -> None:
-    alone = of_one_process(100, 70, host_peak_bytes=10, joules=(20.0, 25.0))
-    combined = combine([alone])
-    assert combined == alone.model_copy(update={"details": combined.details})
-    sums = combined.details["memory_all_devices"]
-    assert (sums["allocator_peak_bytes"], sums["process_bytes"], sums["host_peak_bytes"]) == (170, 8, 10)
-
-
-def test_processes_of_two_devices_each_add_up_over_four_devices() -> None:
+def test_a_process_for_two_devices_counts_each_and_those_of_two_processes_add_up() -> None:
     first = of_one_process(100, 70, host_peak_bytes=10, joules=(20.0, 25.0))
+    alone = combine([first])
+    assert alone == first.model_copy(update={"details": alone.details})
+    assert combine([result()]) == result(), "one device is left as it is"
     combined = combine([first, of_one_process(80, 90, host_peak_bytes=30, joules=(21.0, 26.0))])
+    for found, expected in ((alone, (170, 8, 10)), (combined, (340, 16, 40))):
+        sums = found.details["memory_all_devices"]
+        assert (sums["allocator_peak_bytes"], sums["process_bytes"], sums["host_peak_bytes"]) == expected
     assert [device.allocator_peak_bytes for device in combined.memory.devices] == [100, 70, 80, 90]
     assert (combined.memory.allocator_peak_bytes, combined.memory.host_peak_bytes) == (100, 30)
-    sums = combined.details["memory_all_devices"]
-    assert (sums["allocator_peak_bytes"], sums["process_bytes"], sums["host_peak_bytes"]) == (340, 16, 40)
     assert (combined.energy.gross_joules, combined.energy.devices_gross_joules) == (92.0, [20.0, 25.0, 21.0, 26.0])
 
 
-def test_one_rank_is_left_as_it_is() -> None:
-    alone = result()
-    assert combine([alone]) is alone
-
-
-def test_epochs_are_rank_0s_with_the_slowest_time() -> None:
+def test_epochs_are_rank_0s_with_the_slowest_time_and_checks_are_those_of_all() -> None:
+    check = Check(name="full", error=0.1, tolerance=1.0, passed=True)
     first, second = (epoch(train_time_s=time_s, train_loss=loss) for time_s, loss in ((1.0, 2.0), (3.0, 7.0)))
-    combined = combine([result(epochs=[first], time_to_target_s=1.0), result(epochs=[second], time_to_target_s=3.0)])
+    combined = combine(
+        [
+            result(epochs=[first], time_to_target_s=1.0, checks=[check]),
+            result(epochs=[second], time_to_target_s=3.0, checks=[check], energy=Energy(absent="no counter")),
+        ]
+    )
     assert combined.epochs == [epoch(train_time_s=3.0, train_loss=2.0)]
     assert combined.time_to_target_s == 3.0
-
-
-def test_checks_of_all_ranks_are_kept() -> None:
-    check = Check(name="full", error=0.1, tolerance=1.0, passed=True)
-    combined = combine([result(checks=[check]), result(checks=[check])])
     assert [check.name for check in combined.checks] == ["full", "rank 1: full"]
-
-
-def test_energy_of_some_devices_is_no_energy() -> None:
-    combined = combine([result(), result(energy=Energy(absent="no counter"))])
-    assert combined.energy == Energy(absent="no counter")
+    assert combined.energy == Energy(absent="no counter"), "energy of some devices is no energy"
 
 
 def test_ranks_that_did_not_do_the_same_have_no_number() -> None:
@@ -135,26 +123,19 @@ def test_ranks_that_did_not_do_the_same_have_no_number() -> None:
         combine([result(), shorter])
 
 
-def test_over_when_every_rank_has_told_and_ended() -> None:
+def test_over_when_every_rank_has_told_and_ended_or_is_stuck_at_its_end() -> None:
     ranks = two()
     for rank in (0, 1):
         ranks.take(rank, told(), 1.0)
-        assert not ranks.are_over(1.0)
+    assert not ranks.are_over(1.0 + EXIT_GRACE_S)
     ranks.take(0, EXIT_0, 2.0)
-    assert not ranks.are_over(2.0)
+    assert not ranks.are_over(1.0 + EXIT_GRACE_S)
+    assert ranks.are_over(1.1 + EXIT_GRACE_S)  # the result of the other stands
     ranks.take(1, EXIT_0, 2.0)
     assert ranks.are_over(2.0)
     report = ranks.report()
     assert report.outcome == "ok"
     assert [rank.node for rank in report.ranks] == ["n1", "n2"]
-
-
-def test_result_stands_of_a_rank_that_is_stuck_at_its_end() -> None:
-    ranks = ranks_of("n1")
-    ranks.take(0, told(), 10.0)
-    assert not ranks.are_over(10.0 + EXIT_GRACE_S)
-    assert ranks.are_over(10.1 + EXIT_GRACE_S)
-    assert (ranks.report().outcome, ranks.report().ranks) == ("ok", [])
 
 
 def test_only_the_time_in_which_ranks_have_the_device_counts() -> None:
@@ -181,14 +162,19 @@ def test_each_key_has_as_long_as_a_measurement_and_an_explanation_has_less(event
     ranks.take(0, event, 1000.0)
     ranks.take(1, event, 1100.0)
     assert (ranks.are_over(over_s), ranks.are_over(over_s + 0.1)) == (False, True)
+    if not event["content"]:
+        assert str(ranks.report().reason).endswith("(no result from rank 0 on n1, 1 on n2)")
 
 
 def test_kill_is_the_cause_though_its_effect_was_told_first() -> None:
+    """And what some of the ranks have told so far is no result."""
     ranks = two()
+    ranks.take(0, told("result_so_far"), 1.0)
     ranks.take(0, error("RuntimeError: connection closed by peer"), 5.0)
     assert not ranks.are_over(5.0 + SETTLE_S)
     ranks.take(1, KILLED, 5.5)
     assert ranks.are_over(5.5)
+    assert (ranks.report().outcome, ranks.report().result) == ("failed", None)
     assert ranks.report().reason == (
         "rank 1 on n2: the measurement's process was killed by SIGKILL (often the host's or Slurm's out-of-memory "
         "killer); log: /results/x-rank1.log\nlast line"
@@ -196,19 +182,13 @@ def test_kill_is_the_cause_though_its_effect_was_told_first() -> None:
     )
 
 
-def test_abort_in_the_wake_of_an_error_is_not_its_cause() -> None:
+def test_an_error_is_enough_when_the_others_stay_silent_and_an_abort_in_its_wake_is_not_its_cause() -> None:
     ranks = two()
     ranks.take(1, error("KeyError: 'conv9'"), 5.0)
+    assert (ranks.are_over(5.0 + SETTLE_S), ranks.are_over(5.1 + SETTLE_S)) == (False, True)
     ranks.take(0, ABORTED, 5.5)
     assert ranks.are_over(5.5)
     assert str(ranks.report().reason).startswith("rank 1 on n2: KeyError: 'conv9'\nand then rank 0 on n1: the")
-
-
-def test_one_error_is_enough_when_the_others_stay_silent() -> None:
-    ranks = two()
-    ranks.take(1, error("KeyError: 'conv9'"), 5.0)
-    assert not ranks.are_over(5.0 + SETTLE_S)
-    assert ranks.are_over(5.1 + SETTLE_S)
 
 
 def test_full_memory_is_the_answer_whoever_told_first() -> None:
@@ -236,61 +216,22 @@ def test_result_so_far_stands_when_the_rest_breaks_off() -> None:
     assert report.result.blocks_alone_absent == "out_of_memory: rank 0 on n1: no room for the control"
     assert [rank.block_times_s for rank in report.ranks] == [[1.0, 4.0], [2.0, 3.0]]
 
-
-def test_result_so_far_of_some_ranks_is_no_result() -> None:
-    ranks = two()
-    ranks.take(0, told("result_so_far"), 1.0)
-    ranks.take(1, KILLED, 2.0)
-    assert ranks.report().outcome == "failed"
-    assert ranks.report().result is None
+    late = ranks_of("n1")
+    late.take(0, told("result_so_far"), 1.0)
+    assert late.are_over(1800.1)
+    assert late.report().result.blocks_alone_absent == f"timeout: not done after 1800 s; log: {LOG}"
 
 
-def test_whole_result_has_its_control_and_no_reason_for_its_absence() -> None:
-    ranks = two()
-    alone = result().blocks
-    for rank in (0, 1):
-        ranks.take(rank, told("result_so_far"), 1.0)
-        ranks.take(rank, told(blocks_alone=alone), 2.0)
-        ranks.take(rank, EXIT_0, 2.0)
-    report = ranks.report()
-    assert (report.result.blocks_alone, report.result.blocks_alone_absent) == (alone, None)
-
-
-def test_alone_a_rank_needs_no_name() -> None:
-    ranks = ranks_of("n1")
-    ranks.take(0, error("KeyError: 'conv9'"), 5.0)
-    assert ranks.are_over(5.0)
-    assert ranks.report().reason == "KeyError: 'conv9'"
-
-
-def test_every_rank_keeps_the_gpus_that_it_used() -> None:
+def test_every_rank_keeps_the_gpus_that_it_used_and_a_fake_of_any_is_told() -> None:
     ranks = two()
     one = {"gpu": {"uuid": "GPU-1", "name": "H200"}}
     both = {"gpu": {"uuid": "GPU-2", "uuids": ["GPU-2", "GPU-3"], "name": "H200", "names": ["H200", "A100"]}}
-    for rank, environment in enumerate((one, both)):
+    fake = {"fake_gpu": {"found": ["FAKE_CUDA_CARD is set"]}}
+    for rank, environment in enumerate((one, both | fake)):
         ranks.take(rank, {"kind": "environment", "content": environment}, 1.0)
         ranks.take(rank, told(), 1.0)
-    first, second = ranks.report().ranks
+    report = ranks.report()
+    first, second = report.ranks
+    assert report.environment == one | fake, "a fake of any rank"
     assert (first.gpu_uuids, first.gpu_names) == (["GPU-1"], ["H200"])
     assert (second.gpu_uuids, second.gpu_names) == (["GPU-2", "GPU-3"], ["H200", "A100"])
-
-
-def test_result_that_cannot_be_recorded_is_a_failure_that_names_the_field() -> None:
-    ranks = two()
-    ranks.take(0, told(), 1.0)
-    bad = told()
-    bad["content"]["energy"]["gross_joules"] = math.nan
-    ranks.take(1, bad, 1.0)
-    report = ranks.report()
-    assert (report.outcome, report.result) == ("failed", None)
-    assert report.reason == (
-        "rank 1 on n2: its result cannot be recorded: energy.gross_joules: Input should be a finite number"
-    )
-
-
-def test_a_fake_gpu_of_any_rank_is_told() -> None:
-    ranks, fake = two(), {"found": ["FAKE_CUDA_CARD is set"]}
-    ranks.take(0, {"kind": "environment", "content": {"gpu": {"name": "real"}}}, 0.0)
-    ranks.take(1, {"kind": "environment", "content": {"gpu": {"name": "fake"}, "fake_gpu": fake}}, 0.0)
-    ranks.take(1, error("it broke"), 0.0)
-    assert ranks.report().environment == {"gpu": {"name": "real"}, "fake_gpu": fake}

@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
-from harness.job.steps import Candidate, Step, counterparts, first_ratio, in_turn, planted_partners, screenings
-from harness.plan import FRAMEWORKS, Framework, JobPlan, Measurement, Pair, Screening, Variant
+from harness.job.steps import Candidate, Step, counterparts, first_ratio, in_turn
+from harness.plan import Framework, JobPlan, Measurement, Pair, Variant
 from harness.work.registration import headline_of
-from pipeline.calibrate import calibration_pair
 from tests.made.project import BehavingProject
 
 
@@ -37,28 +34,16 @@ def test_replicates_are_a_b_b_a_a_b_with_all_variants_of_a_framework_together() 
     ]
 
 
-def test_one_framework_alone_has_its_own_order() -> None:
-    assert words(list(in_turn(sides(plan("torch", "well", "slow", replicates=2)), {}))) == [
-        "torch well 0",
-        "torch slow 0",
-        "torch well 1",
-        "torch slow 1",
-    ]
-
-
 def test_who_is_started_first_alternates_where_two_take_turns() -> None:
     jax, torch = sides(plan("jax", "well", "slow"), plan("torch", "slower"))
-    partners = {one.id: other.id for one in jax for other in torch if written(one) == "well" and same(one, other)}
+    well = [one for one in jax if written(one) == "well"]
+    partners = {one.id: other.id for one, other in zip(well, torch, strict=True)}
     partners |= {other: one for one, other in partners.items()}
     assert words(list(in_turn([jax, torch], partners))) == [
         *("jax well 0 + torch slower 0", "jax slow 0"),
         *("torch slower 1 + jax well 1", "jax slow 1"),
         *("jax well 2 + torch slower 2", "jax slow 2"),
     ]
-
-
-def same(one: Measurement, other: Measurement) -> bool:
-    return one.replicate == other.replicate
 
 
 def test_the_fastest_takes_turns_with_the_fastest() -> None:
@@ -78,24 +63,10 @@ def test_the_fastest_takes_turns_with_the_fastest() -> None:
     ]
 
 
-def test_of_a_calibration_a_condition_takes_turns_with_its_base() -> None:
-    pair = calibration_pair(
-        Pair(cell=plan("jax").cell, jobs=tuple(plan(name, "well") for name in FRAMEWORKS)),
-        rounds=1,
-        quick=True,
-        pairing="interleaved",
-    )
-    measurements = list(pair.jobs[0].replicates())
-    of_id = {one.id: str(one.variant.planted) for one in measurements}
-    found = {of_id[one]: of_id[other] for one, other in planted_partners(measurements).items()}
-    assert len(found) == 6 and found["unslowed_a_in_turns"] == "unslowed_b_in_turns"
-    assert found["slower_2_percent_in_turns"] == "base_of_slower_2_percent_in_turns"
-
-
 # What comes first
 
 
-def training(framework: Framework, mode: str | None = None, *, batch_size: int = 8, **changes: object) -> JobPlan:
+def training(framework: Framework, mode: str | None = None, *, batch_size: int = 8) -> JobPlan:
     """Two variants, of which the first is the headline unless a mode is named."""
     made = plan(framework, "well", replicates=3)
     headline = mode or headline_of("train")[framework]
@@ -103,42 +74,22 @@ def training(framework: Framework, mode: str | None = None, *, batch_size: int =
         Variant(model="cnn", batch_size=size, precision="fp32", execution_mode=headline) for size in (batch_size, 64)
     )
     cell = made.cell.model_copy(update={"use_case_name": "train"})
-    return made.model_copy(update={"cell": cell, "variants": variants} | changes)
-
-
-def pair_of(jax: JobPlan, torch: JobPlan, **changes: object) -> Pair:
-    return Pair(cell=jax.cell, jobs=(jax, torch)).model_copy(update=changes)
+    return made.model_copy(update={"cell": cell, "variants": variants})
 
 
 def test_two_replicates_of_the_headline_of_one_variant_come_first() -> None:
     """The last two, as the first of all has the warm start after it."""
-    found = [
-        (one.framework, one.variant.batch_size, one.replicate)
-        for step in first_ratio(pair_of(training("jax"), training("torch")))
-        for one in step
-    ]
-    assert found == [("torch", 8, 1), ("jax", 8, 1), ("jax", 8, 2), ("torch", 8, 2)]
+    jax, torch = training("jax"), training("torch")
+    pair = Pair(cell=jax.cell, jobs=(jax, torch))
+    found = [one for step in first_ratio(pair) for one in step]
+    assert {one.variant.batch_size for one in found} == {8}
+    assert [(one.framework, one.replicate) for one in found] == [("torch", 1), ("jax", 1), ("jax", 2), ("torch", 2)]
 
-
-@pytest.mark.parametrize(
-    "pair",
-    [
-        pair_of(training("jax"), training("torch", batch_size=16)),  # they would not measure the same
-        pair_of(training("jax", "scan.jit"), training("torch")),  # no headline
-        pair_of(training("jax"), training("torch"), is_interleaved=True),
-        Pair(cell=training("jax").cell, jobs=(training("jax"),)),
-    ],
-    ids=["other work", "no headline", "in turns", "alone"],
-)
-def test_where_nothing_comes_first(pair: Pair) -> None:
-    assert first_ratio(pair) == []
-
-
-def test_each_framework_screens_before_the_replicates() -> None:
-    screened = [
-        one.model_copy(update={"screening": Screening(always=())})
-        for one in (plan("jax", "well", "slow"), plan("torch", "well", "slow"))
-    ]
-    assert [(one.framework, one.stage, written(one)) for step in screenings(screened) for one in step] == [
-        (framework, "screening", mode) for framework in FRAMEWORKS for mode in ("well", "slow")
-    ]
+    others = {
+        "they would not measure the same": {"jobs": (jax, training("torch", batch_size=16))},
+        "no headline": {"jobs": (training("jax", "scan.jit"), torch)},
+        "in turns": {"is_interleaved": True},
+        "alone": {"jobs": (jax,)},
+    }
+    for why, change in others.items():
+        assert first_ratio(pair.model_copy(update=change)) == [], why

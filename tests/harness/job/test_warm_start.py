@@ -1,17 +1,23 @@
-"""What compilation takes where an earlier process has filled the compilers' caches; frameworks are faked."""
+"""What comes after all that is timed: what compilation takes where an earlier process has filled the compilers' caches,
+and where a step's time goes. Whatever fails there costs nothing else. Frameworks and tracers are faked."""
 
 import signal
 
 import pytest
 
-from tests.made.patience import patience, wait_until
+from harness.plan import Registration
+from harness.results.timeline import window_of
+from harness.results.timeline_file import read_timeline
+from tests.made.patience import patience, slowdown, wait_until
 from tests.made.project import BehavingProject
 
 
 def test_process_that_finds_filled_caches(repository: BehavingProject) -> None:
-    """It compiles for 0.1 s, one with empty caches for 0.4 s, and a later call takes 1 ms."""
-    assert repository.run(repository.plan("compiles", replicates=2, quick=False))[0] == 0
+    """It compiles for 0.1 s, one with empty caches for 0.4 s, and a later call takes 1 ms. Nobody explains a step where
+    the settings say no."""
+    assert repository.run(repository.plan("compiles", replicates=2, quick=False, explain=False))[0] == 0
     first, second = (one.result for one in repository.by_replicate())
+    assert (first.explanation, first.explanation_absent) == (None, None)
     assert len(first.warm_start_call_times_s) == 3
     assert first.compile_time_s == pytest.approx(0.4, abs=0.09)
     assert first.compile_time_warm_s == pytest.approx(0.1, abs=0.09)
@@ -23,11 +29,6 @@ def test_process_that_finds_filled_caches(repository: BehavingProject) -> None:
     assert (second.compile_time_warm_s, second.compile_time_warm_absent) == (None, None)
     logs = [path.name for path in repository.results.records().rglob("*.log")]
     assert sum("warm-start" in name for name in logs) == 1
-
-
-def test_smoke_run_has_no_warm_start(repository: BehavingProject) -> None:
-    assert repository.run(repository.plan("compiles"))[0] == 0
-    assert repository.by_mode()["compiles"].result.warm_start_call_times_s == []
 
 
 def test_what_breaks_in_a_warm_start_costs_nothing_else(repository: BehavingProject) -> None:
@@ -52,3 +53,57 @@ def test_signal_in_a_warm_start_keeps_the_record(repository: BehavingProject) ->
     repository.gate.touch()
     _, output = repository.resume(folder)
     assert "1 measured, 1 had a record" in output
+
+
+# Where a step's time goes.
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_first_replicate_is_explained(repository: BehavingProject, is_quick: bool) -> None:
+    """A smoke run explains itself; a full one has its second warm start for it. The events of the longer window stay
+    beside the record, which also has what was fixed before it."""
+    registered = Registration(checksum="1" * 16, exclusions="2" * 16)
+    plan = repository.plan("well", replicates=2, quick=is_quick).model_copy(update={"registration": registered})
+    assert repository.run(plan)[0] == 0
+    first, second = (one.result for one in repository.by_replicate())
+    explanation = first.explanation
+    assert explanation.tracer == "fake tracer 1.2.3"
+    assert [window.steps for window in explanation.windows] == [20, 40]
+    shorter = explanation.windows[0]
+    assert (shorter.busy_s, shorter.host_gaps_s) == pytest.approx((2e-3, 0.5e-3))
+    assert explanation.work_absent == "the use case does not tell what its model takes"
+    assert len(explanation.dispatch_times_s) >= 3
+    assert first.explanation_absent is None
+    assert (explanation.blocks == first.blocks) == is_quick
+    assert (second.explanation, second.explanation_absent) == (None, None)
+    assert {record.registration for record in repository.records()} == {registered}
+    (timeline,) = repository.root.rglob("*-timeline.npz")
+    assert timeline.with_name(timeline.name.replace("-timeline.npz", ".json")).is_file()
+    assert (explanation.timeline, explanation.timeline_absent) == (timeline.name, None)
+    kept = read_timeline(timeline)
+    assert (kept.about.tracer, kept.about.steps) == ("fake tracer 1.2.3", 40)
+    again = window_of(kept.timeline, steps=40, contents=kept.about.contents)
+    assert again.busy_s == pytest.approx(explanation.windows[1].busy_s)
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_quick", "reason"),
+    [
+        ("raises", True, "failed: RuntimeError: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"),
+        ("sees nothing", False, "failed: fake tracer 1.2.3 saw nothing run: on a GPU another client of CUPTI"),
+        ("dies", True, "failed: the measurement's process was killed by SIGSEGV"),
+        ("dies", False, "failed: the measurement's process was killed by SIGSEGV"),
+        ("hangs", True, "timeout: not done after "),
+    ],
+)
+def test_a_tracer_that_fails_or_hangs_costs_the_explanation_only(
+    repository: BehavingProject, monkeypatch: pytest.MonkeyPatch, fault: str, is_quick: bool, reason: str
+) -> None:
+    monkeypatch.setenv("FAULT_OF_TRACER", fault)
+    bound = {"timeout_s": round(4 * slowdown())} if fault == "hangs" else {}
+    assert repository.run(repository.plan("well", quick=is_quick, **bound))[0] == 0
+    (result,) = (one.result for one in repository.records())
+    assert result.blocks and result.explanation is None
+    assert result.explanation_absent.startswith(reason)
+    assert (result.blocks_alone_absent, result.compile_time_warm_absent) == (None, None)
+    assert (result.compile_time_warm_s is not None) == (not is_quick)

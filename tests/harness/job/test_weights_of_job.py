@@ -51,9 +51,7 @@ def test_the_record_says_which_weights_it_began_with(data_dir: Path, monkeypatch
     manifest = json.loads(WeightsFiles(data_dir=data_dir, benchmark="imagenet100", model=MODEL).manifest.read_text())
     assert weights.keys() == {MODEL} and weights[MODEL].sha256 == manifest["sha256"]
     results = Results(root=data_dir / "results")
-    folder = JobFolder(root=data_dir / "job")
-    job = Job(alone(plan), folder, results, data=None, weights=weights)
-    arm = job._arms["torch"]
+    arm = Job(alone(plan), JobFolder(root=data_dir / "job"), results, data=None, weights=weights)._arms["torch"]
     monkeypatch.setattr(arm, "_work", lambda *_: RanksReport(outcome="failed", reason="not measured here"))
     measurement = next(plan.measurements())
     arm.measure_unless_settled(measurement)
@@ -61,15 +59,12 @@ def test_the_record_says_which_weights_it_began_with(data_dir: Path, monkeypatch
     assert read_record(path).weights == weights[MODEL]
 
 
-def test_a_job_whose_weights_are_missing_does_not_begin(data_dir: Path) -> None:
-    with pytest.raises(DataError, match=f"the weights of {OTHER} are not here"):
-        verified_weights(alone(plan_of(OTHER, data_dir)))
-
-
-def test_a_job_that_draws_its_weights_needs_none(data_dir: Path) -> None:
+def test_a_job_whose_weights_are_missing_does_not_begin_and_one_that_draws_its_own_needs_none(data_dir: Path) -> None:
     plan = plan_of(OTHER, data_dir)
-    assert verified_weights(alone(plan.model_copy(update={"settings": {"weights": "drawn"}}))) == {}
-    assert verified_weights(alone(plan.model_copy(update={"settings": {}}))) == {}
+    with pytest.raises(DataError, match=f"the weights of {OTHER} are not here"):
+        verified_weights(alone(plan))
+    for settings in ({"weights": "drawn"}, {}):
+        assert verified_weights(alone(plan.model_copy(update={"settings": settings}))) == {}
 
 
 def test_a_session_has_them_where_the_settings_ask_for_them(data_dir: Path) -> None:
