@@ -281,8 +281,12 @@ class _Process:
         self._receive = receive
         self._outbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[str] = queue.SimpleQueue()
-        for work in (self._write, self._read):
-            threading.Thread(target=work, name=f"wandb-{work.__name__.strip('_')}", daemon=True).start()
+        writer, self._reader = (
+            threading.Thread(target=work, name=f"wandb-{work.__name__.strip('_')}", daemon=True)
+            for work in (self._write, self._read)
+        )
+        writer.start()
+        self._reader.start()
 
     def send(self, message: dict[str, Any] | None) -> None:
         """None closes the pipe."""
@@ -306,8 +310,8 @@ class _Process:
         """Ends what is left of it. Returns how it was: "left" (of its own will), "hung" or "died ..."."""
         self.send(None)
         try:
-            # One that closed its stdout is about to be gone.
-            code = self._process.wait(0.5)
+            # One that closed its stdout is about to be gone, which on a busy machine takes seconds.
+            code = self._process.wait(0.5 if self._reader.is_alive() else 10)
             how = "left" if code == 0 else f"died (exit status {code})"
         except subprocess.TimeoutExpired:
             how = "hung"
