@@ -89,7 +89,6 @@ def wandb(mode: str, **answer: Any) -> list[Finding]:
     return [judge_wandb(a_config(wandb={"mode": mode}), {"version": "1", "url": "https://w", "key": False} | answer)]
 
 
-NOT_TRIED = "(Compute nodes may have what this machine lacks.)"
 SLOW = "jaxlib 0.11.0 has a scatter-add on GPUs that is 450 to 2000 times too slow"
 OLD_DRIVER = "550.54.15, and CUDA 13, for which torch is built here, needs 580"
 
@@ -111,7 +110,6 @@ OLD_DRIVER = "550.54.15, and CUDA 13, for which torch is built here, needs 580"
         (versions("jax", jaxlib="0.11.1"), []),
         (versions("jax", jaxlib="0.10.2", built_for_gpu=False), []),
         (versions("jax", cudnn=8902, cudnn_package="8.9.2.26"), []),
-        (versions("torch", cudnn=92600, cudnn_package="9.26.0.51"), []),
         (
             versions("torch", cudnn=91002, cudnn_package="9.26.0.51"),
             [("cudnn of torch", "warning", "torch has loaded 9.10.2, and the installed", "LD_LIBRARY_PATH")],
@@ -126,10 +124,9 @@ OLD_DRIVER = "550.54.15, and CUDA 13, for which torch is built here, needs 580"
         ),
         (compiler(), [("torch.compile", "ok", "a C compiler and Python.h are there", "")]),
         (compiler({}), [("torch.compile", "ok", "it and CUDA graphs work on the GPU", "")]),
-        (compiler(compiler=None), [("torch.compile", "warning", "no C compiler (gcc or clang)", NOT_TRIED)]),
         (
             compiler(compilers=["icc"], compiler=None, has_headers=False),
-            [("torch.compile", "warning", "no C compiler (icc); no Python.h in /include", "module load gcc")],
+            [("torch.compile", "warning", "no C compiler (icc); no Python.h in /include", "this machine lacks.)")],
         ),
         # Cached kernels of the driver's own may still work: what was tried counts, where it could be tried.
         (compiler({}, has_headers=False), [("torch.compile", "warning", "no Python.h in /include", "python3-dev")]),
@@ -175,14 +172,9 @@ def probe(code: str, *, setup: str = "", timeout_s: float = 60.0) -> dict[str, A
     return ask(command_of(Launch(setup=(setup,) if setup else ()), ["-c", code]), timeout_s=timeout_s)
 
 
-def test_asking_an_interpreter() -> None:
-    code = "import json; print('a library greets'); print(json.dumps({'x': 41 + 1}))"
-    assert probe(code) == {"x": 42}
-    code = "import json, os; print(json.dumps({'x': os.environ['SEEN_BY_THE_PROBE']}))"
+def test_an_interpreter_answers_after_its_set_up_or_has_its_reason_named() -> None:
+    code = "import json, os; print('a library greets'); print(json.dumps({'x': os.environ['SEEN_BY_THE_PROBE']}))"
     assert probe(code, setup="export SEEN_BY_THE_PROBE=7") == {"x": "7"}
-
-
-def test_an_interpreter_that_does_not_answer() -> None:
     missing = probe("import no_such_framework")
     assert missing == {"error": f"{sys.executable}: ModuleNotFoundError: No module named 'no_such_framework'"}
     assert "No such file" in ask(["/no/such/python", "-c", "1"])["error"]
@@ -258,35 +250,28 @@ def test_what_the_compile_probe_tells() -> None:
 
 # ---- Slurm
 
-
-@pytest.mark.parametrize(
-    ("gres", "types"),
-    [
-        ("gpu:a100:4(S:0-1)\ngpu:a100:8(S:0-1),gpu:h100:2\n", {"a100": 8, "h100": 2}),
-        ("gpu:4\n(null)\n", {"": 4}),
-        ("(null)\nlicense:9\n", {}),
-        ("craynetwork:4,gpu:nvidia_a100_80gb_pcie:2", {"nvidia_a100_80gb_pcie": 2}),
-    ],
-)
-def test_gpu_types_of_sinfo(gres: str, types: dict[str, int]) -> None:
-    assert parse_gpu_types(gres) == types
+UNTYPED = "4 x GPUs without a type"
 
 
 @pytest.mark.parametrize(
-    ("changes", "in_one_node", "verdict", "found"),
+    ("changes", "sinfo", "verdict", "found"),
     [
-        ({"gpus": {"any": {}, "big": {"gres": "h1"}, "a100": {}}}, {"a100": 4, "h1": 8}, "ok", "4 x a100, 8 x h1"),
+        (
+            {"gpus": {"any": {}, "big": {"gres": "h1"}, "a100": {}}},
+            "gpu:a100:2(S:0-1)\ngpu:a100:4(S:0-1),gpu:h1:8\n",
+            *("ok", "4 x a100, 8 x h1"),
+        ),
         # A GPU outside the matrix is no problem.
-        ({"gpus": {"any": {}, "h100": {}}, "matrix_gpus": ["any"]}, {"": 4}, "ok", "4 x GPUs without a type"),
-        ({"gpus": {"a100": {}}}, {"a100_80gb": 4, "h100": 8}, "problem", "4 x a100_80gb, 8 x h100"),
-        ({}, {}, "problem", None),
-        ({"gpus": {"cpu": {}}}, {"a100": 2}, "ok", None),
-        ({"gpus": {"a100": {"gres": "none"}}}, {}, "ok", None),
-        ({"gpus": {"a100": {"gres": "untyped"}}}, {"": 4}, "ok", "4 x GPUs without a type"),
+        ({"gpus": {"any": {}, "h100": {}}, "matrix_gpus": ["any"]}, "gpu:4\n(null)\n", "ok", UNTYPED),
+        ({"gpus": {"a100": {}}}, "craynetwork:4,gpu:a100_80gb:4\ngpu:h100:8", "problem", "4 x a100_80gb, 8 x h100"),
+        ({}, "(null)\nlicense:9\n", "problem", None),
+        ({"gpus": {"cpu": {}}}, "gpu:a100:2", "ok", None),
+        ({"gpus": {"a100": {"gres": "none"}}}, "", "ok", None),
+        ({"gpus": {"a100": {"gres": "untyped"}}}, "gpu:4", "ok", UNTYPED),
     ],
 )
-def test_gpu_types(changes: dict[str, Any], in_one_node: dict[str, int], verdict: Verdict, found: str | None) -> None:
-    finding = judge_gpu_types(a_config(**changes), in_one_node)
+def test_gpu_types(changes: dict[str, Any], sinfo: str, verdict: Verdict, found: str | None) -> None:
+    finding = judge_gpu_types(a_config(**changes), parse_gpu_types(sinfo))
     assert (finding.name, finding.verdict) == ("slurm GPUs", verdict)
     if found:
         missing = "no node has gpu:a100; " if verdict == "problem" else ""
@@ -312,19 +297,12 @@ SHARED = "CR_CORE_MEMORY"
         ({"time_limit_minutes": 91}, {}, "", CUT_OFF.format(5370), "Raise cluster.time_limit_minutes in exp"),
         ({}, {"MaxTime": "01:00:00"}, "", CUT_OFF.format(3510), "Raise cluster.time_limit_minutes in exp"),
         ({}, {"MaxTime": "1-00:00:00", "DefaultTime": "00:30:00"}, "", CUT_OFF.format(1710), "Raise"),
-        ({}, {"MaxTime": "1-00:00:00", "DefaultTime": "NONE"}, "", None, ""),
         ({}, {"DefMemPerCPU": "2000"}, SHARED, LITTLE.format(8, "DefMemPerCPU=2000"), "Set cluster.memory_gb in exp"),
         ({}, {"DefMemPerNode": "4096"}, SHARED, LITTLE.format(4, "DefMemPerNode=4096"), "Set cluster.memory_gb in exp"),
         ({}, {"DefMemPerCPU": "2000"}, "CR_CORE", None, ""),
         ({"memory_gb": 64}, {"DefMemPerCPU": "2000"}, SHARED, None, ""),
         ({}, {"PreemptMode": "CANCEL"}, "", CANCELS.format("warning"), "Set cluster.requeue: false in exp"),
-        (
-            {"requeue": False},
-            {"PreemptMode": "CANCEL"},
-            "",
-            CANCELS.format("ok"),
-            "After a preemption the same command",
-        ),
+        ({"requeue": False}, {"PreemptMode": "CANCEL"}, "", CANCELS.format("ok"), "After a preemption the same"),
     ],
 )
 def test_what_a_partition_gives(
@@ -363,7 +341,6 @@ def test_no_slurm_and_half_an_installation_of_it(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("free", "quota", "fix"),
     [
-        ((10**9, 10**6, 10**6), "", ""),
         ((10**9, 0, 0), "", ""),  # a file system that counts no inodes
         ((10**5, 10**6, 10**6), "", "Free some, or choose others: --results DIR, "),
         ((10**9, 10**6, 90), "", "Free some, or choose others: --results DIR, "),

@@ -14,6 +14,7 @@ from pipeline.measure import JobFlags, hand_over
 from pipeline.submission import render
 from pipeline.watching import follow
 from pipeline.watching.cancel import cancel
+from tests.made.faults import programs
 from tests.made.project import FakeProject, alone, make_project
 
 
@@ -35,16 +36,23 @@ def wait_for(project: FakeProject, **settings: bool) -> int:
     return hand_over_alone(project, project.plan(measurements=1, **settings), executor="local", wait=True)
 
 
-@pytest.mark.parametrize(("settings", "status"), [({}, 0), ({"fail": True}, 1)])
 def test_the_last_line_is_the_path_of_the_reports_page(
-    project: FakeProject, capsys: pytest.CaptureFixture[str], settings: dict[str, bool], status: int
+    project: FakeProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert wait_for(project, **settings) == status
+    """Also after a failure, but for whoever stops watching."""
+    assert wait_for(project, fail=True) == 1
     *_, comparison, empty, words, path = capsys.readouterr().out.splitlines()
     assert (comparison, empty, words) == ("the comparison", "", "The report, a page for your browser:")
     assert Path(path) == project.results.report / "report.html"
     page = Path(path).read_text()
     assert page.startswith("<!doctype html>") and "mnist" in page
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(follow, "_follow_in_lines", interrupted)
+    assert wait_for(project) == follow.INTERRUPTED
+    assert capsys.readouterr().out.splitlines()[-1] == "the comparison"
 
 
 def test_there_is_no_page_of_nothing(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,31 +61,15 @@ def test_there_is_no_page_of_nothing(project: FakeProject, capsys: pytest.Captur
     assert not project.results.report.exists()
 
 
-def test_whoever_stops_watching_waits_for_no_page(
-    project: FakeProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert wait_for(project) == 0  # so that there is something to report
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(follow, "_follow_in_lines", interrupted)
-    capsys.readouterr()
-    assert wait_for(project, force=True) == follow.INTERRUPTED
-    assert capsys.readouterr().out.splitlines()[-1] == "the comparison"
-
-
 def test_a_node_of_a_fleet_that_is_refused_costs_no_other(
     project: FakeProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    programs = {
-        "sinfo": 'echo "n1|idle|main*|gpu:2|(null)"; echo "n2|idle|main*|gpu:2|(null)"',
-        "sbatch": 'case "$*" in *nodelist=n1*) echo "n1 is reserved" >&2; exit 1;; esac; echo "Submitted batch job 7"',
+    programs(
+        project.root,
+        sinfo='echo "n1|idle|main*|gpu:2|(null)"; echo "n2|idle|main*|gpu:2|(null)"',
+        sbatch='case "$*" in *nodelist=n1*) echo "n1 is reserved" >&2; exit 1;; esac; echo "Submitted batch job 7"',
         **dict.fromkeys(("srun", "squeue", "sacct", "scancel"), ":"),
-    }
-    for name, script in programs.items():
-        (project.root / name).write_text(f"#!/bin/sh\n{script}\n")
-        (project.root / name).chmod(0o755)
+    )
     monkeypatch.setenv("PATH", f"{project.root}:/usr/bin:/bin")
     with pytest.raises(SubmissionError) as refusal:
         hand_over_alone(project, project.plan(), executor="slurm", wait=False, fleet=2)

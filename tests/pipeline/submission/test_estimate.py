@@ -12,7 +12,6 @@ from harness.experiments.presets import expand_preset
 from harness.paths import REPOSITORY, Results
 from harness.plan import Cell, JobPlan, MeasurementSettings, Pair, Screening, Variant, WandbSettings
 from harness.results.ceilings import Ceiling, CeilingsRecord, write_ceilings
-from harness.results.record import Blocks
 from pipeline.submission.estimate import (
     Durations,
     Estimate,
@@ -25,8 +24,8 @@ from pipeline.submission.estimate import (
     protocol_s,
     read_durations,
     requeues,
-    together,
 )
+from tests.made.records import blocks
 
 
 def plan_of(*modes: str, quick: bool = False, **cell: Any) -> JobPlan:
@@ -65,27 +64,20 @@ def test_a_slow_step_makes_each_part_longer() -> None:
     assert protocol_s(MeasurementSettings(), starts=1, step_s=0.5) == pytest.approx(53.0)
 
 
-def products(device: str, operations_per_s: float) -> CeilingsRecord:
-    """Products of 2 operations in each call, back to back."""
-    seconds = 2.0 / operations_per_s
-    blocks = Blocks(
-        calls_per_block=1, steps_per_call=1, samples_per_step=1, block_times_s=[seconds] * 3, warmup_times_s=[]
-    )
-    return CeilingsRecord(
-        framework="jax",
-        started_at="2026-11-22T10:00:00+00:00",
-        ended_at="2026-11-22T10:00:01+00:00",
-        environment={"gpu": {"name": device}, "framework": {"platform": "gpu"}},
-        ceilings=[Ceiling(kind="product", precision="fp32", shape=(1, 1, 1), blocks=blocks)],
-    )
-
-
 def test_a_step_takes_at_least_its_operations_at_the_ceiling(tmp_path: Path) -> None:
     """ResNet-18 at batch 256: three passes of two operations for each of 555,422,720 multiply-adds are 853.1 GFLOP a
     step, so 8.531 s at 0.1 TFLOP/s. Twelve processes of 10 + 3 steps, 4 idle, 5 steps of warm-up, 3 blocks, 3 waited
     for and 1 of energy take 15 steps and 14 s each, and the warm starts two more starts."""
     results = Results(root=tmp_path)
-    write_ceilings(products("NVIDIA H100 PCIe", 1e11), results.new_ceilings("jax"))
+    of_two_operations = blocks([2.0 / 1e11] * 3, calls=1, samples=1)
+    measured = CeilingsRecord(
+        framework="jax",
+        started_at="2026-11-22T10:00:00+00:00",
+        ended_at="2026-11-22T10:00:01+00:00",
+        environment={"gpu": {"name": "NVIDIA H100 PCIe"}, "framework": {"platform": "gpu"}},
+        ceilings=[Ceiling(kind="product", precision="fp32", shape=(1, 1, 1), blocks=of_two_operations)],
+    )
+    write_ceilings(measured, results.new_ceilings("jax"))
     cell = {"gpu": "h100", "benchmark": "cifar10", "use_case": 1, "use_case_name": "train"}
     variant = Variant(model="resnet18", batch_size=256, precision="fp32", execution_mode="step.jit")
     plan = plan_of(**cell).model_copy(update={"variants": (variant,)})
@@ -180,11 +172,6 @@ def test_the_headline_takes_an_hour_for_one_gpu(tmp_path: Path) -> None:
     assert sum(one.seconds for one in estimates) <= 3600
 
 
-def test_two_in_turn_are_one_job() -> None:
-    both = together([estimate(100.0, longest_s=30.0), estimate(50.0, longest_s=40.0, from_records=0, trains=True)])
-    assert both == estimate(150.0, measurements=20, longest_s=40.0, trains=True)
-
-
 @pytest.mark.parametrize(
     ("seconds", "longest_s", "count"),
     [
@@ -212,13 +199,9 @@ def write_record(folder: Path, mode: str, seconds: int, *, number: int, **change
     (folder / f"x-r0-abc-202611{number:02d}T101502.123456Z-3fa9.json").write_text(json.dumps(content))
 
 
-def test_of_processes_that_took_turns_their_own_time_counts(tmp_path: Path) -> None:
-    write_record(tmp_path, "vmap.jit", 60, number=1, pairing={"kind": "interleaved", "active_s": 25.5})
-    assert read_durations(tmp_path, quick=False).of_any == 25.5
-
-
 def test_what_records_tell(tmp_path: Path) -> None:
-    """Of 10, 20 and 60 s the median is 20; 10, 20, 60 and 30 s together have 25."""
+    """Of 10, 20 and 60 s the median is 20; 10, 20, 60 and 30 s together have 25. Where processes took turns, their own
+    time counts."""
     for number, seconds in enumerate((10, 20, 60), start=1):
         write_record(tmp_path, "vmap.jit", seconds, number=number)
     write_record(tmp_path, "ghost.jit", 30, number=4)
@@ -229,6 +212,8 @@ def test_what_records_tell(tmp_path: Path) -> None:
         by_variant={"cnn-b8-fp32-vmap.jit": 20.0, "cnn-b8-fp32-ghost.jit": 30.0}, of_any=25.0
     )
     assert read_durations(tmp_path / "none", quick=False).of_any is None
+    write_record(tmp_path / "turns", "vmap.jit", 60, number=1, pairing={"kind": "interleaved", "active_s": 25.5})
+    assert read_durations(tmp_path / "turns", quick=False).of_any == 25.5
 
 
 def test_a_part_from_records_in_its_folder(tmp_path: Path) -> None:
@@ -246,19 +231,15 @@ def test_in_words() -> None:
         "Estimate: 30 min on 1 device and 2 min on 2 devices, one job after the other, from earlier records; 30 "
         "measurements. The longest job takes 20 min, within time_limit_minutes (30)."
     )
-    assert estimate_in_words([estimate(60.0, from_records=0, trains=True)]) == (
-        "Estimate: 1 min, plus compiling and training (unknown until measured once); 10 measurements."
-    )
-    assert estimate_in_words([estimate(45.0, from_records=4, screenings=6)]) == (
-        "Estimate: 45 s, 4 of 10 measurements from earlier records, plus compiling (unknown until measured once); "
-        "about 10 measurements, 6 of them a short screening."
+    assert estimate_in_words([estimate(45.0, from_records=4, screenings=6, trains=True)]) == (
+        "Estimate: 45 s, 4 of 10 measurements from earlier records, plus compiling and training (unknown until "
+        "measured once); about 10 measurements, 6 of them a short screening."
     )
     looked_at = [estimate(600.0, most_seconds=1200.0), estimate(60.0, most_seconds=240.0)]
-    assert estimate_in_words(looked_at, [30, 30]) == (
+    words = (
         "Estimate: 11 min to 24 min, one job after the other, from earlier records; 20 measurements. The shorter time "
-        "is up to the first look at each ratio, where most are decided. The longest job takes 20 min, within "
-        "time_limit_minutes (30)."
     )
+    assert estimate_in_words(looked_at, [30, 30]).startswith(words)
     assert estimate_in_words([estimate(9999.0, longest_s=5000.0)], [30]).endswith(
         "A measurement may take longer than time_limit_minutes (30) allows: raise it."
     )
@@ -273,8 +254,6 @@ def test_limits_in_words() -> None:
     )
     assert estimate_in_words(jobs, [None] * 3).endswith("from earlier records; 30 measurements.")
     assert estimate_in_words(jobs[:1], [30], requeue=False).endswith(
-        "they are to be submitted again, at most 1 time, and go on where they were. Nothing is requeued "
-        "(cluster.requeue: false): at a preemption, and 90 s before its time limit, a job ends, and what it has "
         "measured stays. The same command then submits what is missing, which goes on from there."
     )
     assert "requeue" not in estimate_in_words(jobs, requeue=False), "on this machine nothing ends a job"

@@ -1,6 +1,5 @@
 """What became of a job: each source of the answer, and what is shown of it."""
 
-import gc
 import json
 import math
 import os
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from harness.job.progress import Heartbeat, write_heartbeat
-from harness.paths import REPOSITORY, JobFolder
+from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import Pair
 from harness.plan_file import write_plan
 from harness.results.record import Outcome, write_record
@@ -24,7 +23,7 @@ from pipeline.watching import jobs, slurm_states
 from pipeline.watching.follow import follow, line, show_status
 from pipeline.watching.jobs import JobReader, JobState, judge, last_words, read_files
 from pipeline.watching.ratios import RatiosSoFar
-from pipeline.watching.slurm_states import SlurmSilentError, SlurmState, parse
+from pipeline.watching.slurm_states import SlurmSilentError, SlurmState
 from pipeline.watching.status import PHASES, command, lines, newest, said, styled, time_left
 from tests.made.faults import programs
 from tests.made.project import FakeProject, alone, make_project
@@ -78,35 +77,23 @@ def in_slurm(name: str, reason: str | None = None) -> dict[str, SlurmState]:
 # What Slurm answers
 
 
-def test_squeue_and_sacct_lines() -> None:
-    answer = "3|RUNNING|n1|None\n4|PENDING||Resources\n5|CANCELLED by 1000|None assigned|None\nwarning\n6|||\n"
-    assert parse(answer) == {
-        "3": SlurmState(name="RUNNING", node="n1"),
-        "4": SlurmState(name="PENDING", reason="Resources"),
-        "5": SlurmState(name="CANCELLED"),
-    }
-
-
-def test_the_queue_wins_over_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_queue_wins_over_the_database_and_silence_is_no_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a requeue sacct still says PREEMPTED; and sacct is only asked for what squeue has forgotten."""
     programs(
         tmp_path,
-        squeue="echo $@ >> $here/calls; echo '7|RUNNING|n2|None'",
-        sacct="echo $@ >> $here/calls; echo '7|PREEMPTED|n1|None'; echo '8|TIMEOUT|n1|None'",
+        squeue="echo $@ >> $here/calls; echo '7|RUNNING|n2|None'; echo '9|PENDING||Resources'; echo '6|||'",
+        sacct="echo $@ >> $here/calls; echo '7|PREEMPTED|n1|None'; echo '8|CANCELLED by 1000|None assigned|None'",
     )
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert {job: state.name for job, state in slurm_states.query(["7", "8"]).items()} == {
-        "7": "RUNNING",
-        "8": "TIMEOUT",
+    assert slurm_states.query(["7", "8", "9"]) == {
+        "7": SlurmState(name="RUNNING", node="n2"),
+        "8": SlurmState(name="CANCELLED"),
+        "9": SlurmState(name="PENDING", reason="Resources"),
     }
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert len(calls) == 2
-    assert calls[0].endswith("--jobs=7,8")
-    assert calls[1].endswith("--jobs=8")
-
-
-def test_a_controller_that_does_not_answer_is_no_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    of_queue, of_database = (tmp_path / "calls").read_text().splitlines()
+    assert of_queue.endswith("--jobs=7,8,9") and of_database.endswith("--jobs=8")
     programs(
         tmp_path,
         squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
@@ -159,7 +146,6 @@ def test_slurm_is_asked_once_for_all_and_not_at_every_look(
         (in_slurm("COMPLETED"), "done", ("done", None)),
         (in_slurm("COMPLETED"), "running", ("failed", "Slurm: COMPLETED")),
         (in_slurm("OUT_OF_MEMORY"), "running", ("failed", "Slurm: OUT_OF_MEMORY")),
-        (in_slurm("TIMEOUT"), "running", ("failed", "Slurm: TIMEOUT")),
         (in_slurm("NODE_FAIL"), None, ("failed", "Slurm: NODE_FAIL")),
         (in_slurm("CANCELLED"), "running", ("cancelled", "not by main.py")),
         (in_slurm("PREEMPTED"), "stopped", ("stopped", f"preempted and not requeued; {jobs.STOPPED}")),
@@ -183,6 +169,14 @@ def test_a_job_of_slurm(
     assert verdict(project, folder, slurm) == expected
 
 
+def test_what_main_has_cancelled_is_cancelled_unless_it_was_done(project: FakeProject, folder: JobFolder) -> None:
+    submitted(folder)
+    folder.cancelled.touch()
+    assert verdict(project, folder, in_slurm("RUNNING")) == ("cancelled", None)
+    beat(folder, "done", measurements_done=2)
+    assert verdict(project, folder, in_slurm("COMPLETED")) == ("done", None)
+
+
 def test_a_job_that_nobody_knows_is_lost_after_a_minute(project: FakeProject, folder: JobFolder) -> None:
     submitted(folder, submitted_at_unix_s=NOW - 59)
     assert verdict(project, folder, {}, NOW) == ("queued", None)
@@ -196,6 +190,8 @@ def test_a_job_that_nobody_knows_is_lost_after_a_minute(project: FakeProject, fo
     assert verdict(project, folder, {}, time.time() + 600)[0] == "lost"
     beat(folder, "stopped", age_s=0)
     assert verdict(project, folder, {}, time.time() + 600) == ("stopped", jobs.STOPPED)
+    beat(folder, "running", age_s=180)
+    assert verdict(project, folder, in_slurm("RUNNING")) == ("running", "no heartbeat for 3 min")
 
 
 def test_records_win(project: FakeProject, folder: JobFolder) -> None:
@@ -246,20 +242,6 @@ def test_a_job_that_shares_its_node_waits_there_and_fails_with_it(project: FakeP
     assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "Slurm: FAILED: module: not found")
 
 
-def test_silence_of_a_running_job_is_told(project: FakeProject, folder: JobFolder) -> None:
-    submitted(folder)
-    beat(folder, "running", age_s=180)
-    assert verdict(project, folder, in_slurm("RUNNING")) == ("running", "no heartbeat for 3 min")
-
-
-def test_cancelled(project: FakeProject, folder: JobFolder) -> None:
-    submitted(folder)
-    folder.cancelled.touch()
-    assert verdict(project, folder, in_slurm("RUNNING")) == ("cancelled", None)
-    beat(folder, "done", measurements_done=2)
-    assert verdict(project, folder, in_slurm("COMPLETED")) == ("done", None)  # cancelled too late
-
-
 # Jobs by hand, and of the local queue
 
 
@@ -269,12 +251,13 @@ def test_cancelled(project: FakeProject, folder: JobFolder) -> None:
         ("running", 1, ("running", None)),
         ("running", 180, ("lost", "no heartbeat for 3 min")),
         ("stopped", 1000, ("stopped", jobs.STOPPED)),
-        ("done", 1000, ("done", None)),
     ],
 )
 def test_a_run_by_hand_is_known_by_its_heartbeat(
     project: FakeProject, folder: JobFolder, heartbeat: str, age_s: float, expected: tuple[str, str | None]
 ) -> None:
+    assert verdict(project, folder, {}) == ("queued", "starting")
+    assert verdict(project, folder, {}, time.time() + 100) == ("lost", "it ended before its first heartbeat")
     beat(folder, heartbeat, age_s=age_s, slurm_job_id="99")
     state = judge(read_files(folder), project.results, {}, now_s=time.time())
     assert (state.state, state.reason) == expected
@@ -293,40 +276,34 @@ def test_a_run_by_hand_that_is_silent_lives_as_long_as_its_process(
         process.kill()
 
 
-def test_a_run_by_hand_before_its_first_heartbeat(project: FakeProject, folder: JobFolder) -> None:
-    assert verdict(project, folder, {}) == ("queued", "starting")
-    assert verdict(project, folder, {}, time.time() + 100) == ("lost", "it ended before its first heartbeat")
-
-
-def test_a_local_queue_of_another_machine_is_judged_by_its_heartbeat(project: FakeProject, folder: JobFolder) -> None:
+def test_a_local_queue_is_known_by_its_process_here_and_by_its_heartbeat_elsewhere(
+    project: FakeProject, folder: JobFolder
+) -> None:
+    submitted(folder, "local", job_id=str(os.getpid()))  # pytest, as after a restart of the machine
+    assert verdict(project, folder, {}) == ("lost", f"its queue (process {os.getpid()}) is gone")
     submitted(folder, "local", node="elsewhere")
     assert verdict(project, folder, {}) == ("queued", "in the queue of elsewhere")
     beat(folder, "running")
     assert verdict(project, folder, {}) == ("running", None)
 
 
-def test_a_process_of_the_same_number_is_no_queue(project: FakeProject, folder: JobFolder) -> None:
-    submitted(folder, "local", job_id=str(os.getpid()))  # pytest, as after a restart of the machine
-    assert verdict(project, folder, {}) == ("lost", f"its queue (process {os.getpid()}) is gone")
-
-
 # Corrupt files
 
 
-BROKEN: list[tuple[str, str | dict[str, object] | None]] = [
-    (name, content)
-    for name in ("plan", "submission", "heartbeat")
-    for content in ("", "{", "[]", '{"unknown": 1}', "\udcff", None)
-]
-BROKEN += [("submission", {"job_id": job_id}) for job_id in ("abc", "", "1.5", "9" * 5000, "-1", "٣")]
-BROKEN += [("heartbeat", {"measuring_s": seconds}) for seconds in (math.inf, 10**400, -1, math.nan)]
-"""What is in a file of a job; a dict changes what is there, None makes a pipe of it, for which nobody waits."""
-
-
-@pytest.mark.parametrize(("name", "content"), BROKEN)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("plan", "{"),
+        ("submission", {"job_id": "٣"}),
+        ("submission", None),
+        ("heartbeat", "\udcff"),
+        ("heartbeat", {"measuring_s": math.nan}),
+    ],
+)
 def test_a_corrupt_file_is_named_and_breaks_nothing(
     project: FakeProject, capsys: pytest.CaptureFixture[str], name: str, content: str | dict[str, object] | None
 ) -> None:
+    """tests/bad_inputs/jobs.py has more. A dict changes what is there, None makes a pipe, for which nobody waits."""
     folder = make_folder(project)
     good = make_folder(project, "jax_mnist_3-20261121T100000.000000Z-bbbb", framework="jax")
     for each in (folder, good):
@@ -426,18 +403,14 @@ def test_every_phase_that_is_reported_has_words() -> None:
     assert any(': parity gate"' in text for text in sources)
 
 
-def test_status_without_jobs(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
-    assert show_status(project.results, watch=False) == 0
-    assert capsys.readouterr().out == f"no job in {project.results.root} yet; `python main.py` submits some\n"
-
-
 def test_status_shows_why_a_job_failed(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_folder(project, quick=False)
-    beat(folder, "done", measurements_done=2, measurements_failed=1, last_error="cnn: [/red] CUDA error\nline two")
+    words = {"last_error": "cnn: [/red] CUDA error\nline two", "node": 9 * "elsewhere"}
+    beat(folder, "done", measurements_done=2, measurements_failed=1, **words)
     assert show_status(project.results, watch=False) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[:4] == [
-        "mnist per sample gradients (torch only)  failed: 1 of 2 measurements, on n1",
+        f"mnist per sample gradients (torch only)  failed: 1 of 2 measurements, on {9 * 'elsewhere'}",
         *("", "mnist per sample gradients (torch only) failed: cnn: [/red] CUDA error", "line two"),
     ]
     assert out.count("CUDA error") == 1
@@ -467,11 +440,6 @@ def test_ctrl_c_leaves_the_jobs_and_says_how_to_go_on(
     out = capsys.readouterr().out
     assert f"python main.py status --watch --results {project.results.root}" in out
     assert f"python main.py cancel --results {project.results.root}" in out
-
-
-def test_the_usual_results_folder_needs_no_flag() -> None:
-    from harness.paths import Results
-
     assert command("status", Results(root=REPOSITORY / "results")) == "python main.py status"
 
 
@@ -492,34 +460,3 @@ def test_state_progress_and_reason_stay_readable_however_narrow(
     if width:
         [shown] = styled([pair_that_runs(project)], lambda _: "so far JAX 1.05 x", width=width)
         assert (shown.plain, len(shown.plain) <= width) == (found, True)
-
-
-def test_a_pipe_gets_one_line_for_each_job_however_long(
-    project: FakeProject, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In two columns, without colours."""
-    for number, word in ((3, "jax"), (4, "torch")):
-        name = f"x_{number}-20261121T10000{number}.000000Z-aaaa"
-        folder = make_folder(project, name, use_case=number, framework=word)
-        submitted(folder, "local", node="elsewhere" * 10, job_id="12")
-    show_status(project.results, watch=False)
-    queued = f"queued: in the queue of {'elsewhere' * 10}, job 12"
-    assert capsys.readouterr().out.splitlines() == [
-        f"mnist per sample gradients (jax only)    {queued}",
-        f"mnist per sample gradients (torch only)  {queued}",
-    ]
-
-
-def test_the_collector_of_cycles_rests_while_jobs_are_read(
-    project: FakeProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a thousand jobs it would take more time than all else."""
-    folder, seen = make_folder(project), []
-
-    def read(each: JobFolder) -> jobs.Files:
-        seen.append(gc.isenabled())
-        return read_files(each)
-
-    monkeypatch.setattr(jobs, "read_files", read)
-    JobReader(project.results).read([folder])
-    assert (seen, gc.isenabled()) == ([False], True)
