@@ -16,7 +16,6 @@ import pipeline.site
 from harness.errors import ProjectError
 from harness.paths import README, Results
 from harness.plan import Framework
-from main import main
 from pipeline.site import SITE_BEGINS, make_site
 from tests.made.report_records import CPU, H200, passed, record, save
 from tests.pipeline.report import test_browser
@@ -149,12 +148,13 @@ def test_a_site_is_replaced_also_an_unfinished_one(
     assert sorted(path.name for path in (target / "shelves").iterdir()) == ["index"]
 
 
-def test_what_is_no_site_of_ours_is_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def refused(target: Path) -> str:
+def test_what_is_no_site_of_ours_is_never_replaced(published: Path, tmp_path: Path) -> None:
+    def refused(target: Path, of: Path = published) -> str:
         before = sorted(tmp_path.rglob("*"))
-        assert main(["site", "--output", str(target)]) == 2
+        with pytest.raises(ProjectError) as refusal:
+            make_site(target, of)
         assert sorted(tmp_path.rglob("*")) == before
-        return capsys.readouterr().err
+        return str(refusal.value)
 
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -167,9 +167,8 @@ def test_what_is_no_site_of_ours_is_never_replaced(tmp_path: Path, capsys: pytes
     (mine / "index.html").write_text(SITE_BEGINS)
     (mine / "CNAME").write_text("bench.example")
     assert "mine: has CNAME, which no site has; choose another folder" in refused(mine)
-    with pytest.raises(ProjectError, match="nothing is published; first: python main.py report --publish NAME"):
-        make_site(tmp_path / "site", tmp_path / "nothing")
-    assert not (tmp_path / "site").exists()
+    words = "nothing is published; first: python main.py report --publish NAME"
+    assert words in refused(tmp_path / "site", tmp_path / "nothing")
 
 
 @pytest.mark.browser
