@@ -121,7 +121,6 @@ class TestProcesses:
 
         monkeypatch.setattr(module, "LineProcess", noted)
         assert compiling.run({"h100": self.WORK}) == first
-        assert compiled == ["step.jit_graph"]
         compiling._commit = "another"
         compiling.run({"h100": self.WORK[:1]})
         assert compiled == ["step.jit_graph", "step.jit"]
@@ -133,8 +132,7 @@ class TestProcesses:
 
         talks = Compiling({"jax": Talks(launch=Launch())}, Results(root=tmp_path), Console(quiet=True), anew=True)
         [one] = talks.run({"h100": self.WORK[:1]})
-        assert one.outcome == "failed"
-        assert one.reason and "its answer is no description of a program: framework" in one.reason
+        assert one.outcome == "failed" and "its answer is no description of a program: framework" in str(one.reason)
 
 
 def test_jax_without_its_plugin_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,13 +169,9 @@ class TestWords:
 
 
 def test_a_submission_warns_of_what_does_not_fit(tmp_path: Path) -> None:
-    selection = Selection(
-        gpus=("rtx3080", "a100"),
-        benchmarks=("mnist",),
-        use_cases=(1,),
-        narrowing=Narrowing(execution_modes=("step.jit", "step.compiled"), precisions=("fp32",)),
-    )
-    pairs, results = expand(CONFIG, selection), Results(root=tmp_path)
+    narrowing = Narrowing(execution_modes=("step.jit", "step.compiled"), precisions=("fp32",))
+    of_mnist = Selection(gpus=("rtx3080", "a100"), benchmarks=("mnist",), use_cases=(1,), narrowing=narrowing)
+    pairs, results = expand(CONFIG, of_mnist), Results(root=tmp_path)
     assert foreseen(pairs, results) == []
     measurement = next(pairs[0].jobs[0].replicates())
     path = results.compiled("rtx3080") / f"{program_key(measurement)}.json"
@@ -186,10 +180,9 @@ def test_a_submission_warns_of_what_does_not_fit(tmp_path: Path) -> None:
     assert foreseen(pairs, results) == [
         "rtx3080/jax_mnist_1: cnn-b256-fp32-step.jit: by `main.py compile`: needs at least 12,300 MB"
     ]
-    path.write_text(facts().model_dump_json())
-    assert foreseen(pairs, results) == []
-    path.write_text('{"kernels": 3}')  # of another release: that costs no submission
-    assert foreseen(pairs, results) == []
+    for text in (facts().model_dump_json(), '{"kernels": 3}'):  # another release costs no submission
+        path.write_text(text)
+        assert foreseen(pairs, results) == []
 
 
 def test_the_page_is_made_of_what_is_published() -> None:

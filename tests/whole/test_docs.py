@@ -18,9 +18,7 @@ DOCS = REPOSITORY / "docs"
 OF_USE_CASES = [REPOSITORY / "harness" / "work" / "use_cases" / f"{name}.md" for name in use_case_names()]
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md")), *OF_USE_CASES]
 STUDIES = sorted(path.stem for path in (DOCS / "studies").glob("[!R]*.md"))
-FIGURE = re.compile(
-    r"\d[\d,.]*\s*(?:k\s*)?(?:samples|images|img|steps)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b", re.IGNORECASE
-)
+FIGURE = re.compile(r"\d[\d,.]*\s*k?\s*(?:samples|images|img|steps)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b", re.IGNORECASE)
 MADE_LATER = ("results", "data", "slurm_scripts", ".venv", "use_cases", "benchmarks")
 """First parts of paths that a run makes, or that mean both runners' folders."""
 OF_THE_RECIPE = ("fashion_mnist", "evaluate")

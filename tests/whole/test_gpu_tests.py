@@ -93,5 +93,3 @@ def test_without_a_gpu_all_are_skipped_with_the_reason_or_fail_if_one_is_require
     chosen = [*command, "-k", "test_out_of_memory_is_recognised"]
     done = subprocess.run(chosen, cwd=REPOSITORY, env=optional | {"REQUIRE_GPU": "1"}, capture_output=True, text=True)
     assert done.returncode == 1 and "REQUIRE_GPU=1, and needs an NVIDIA GPU: " in done.stdout
-
-

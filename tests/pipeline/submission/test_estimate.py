@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.experiments.expand import Selection, expand
+from harness.experiments.expand import Selection
 from harness.experiments.load import load_config
 from harness.experiments.presets import expand_preset
 from harness.paths import REPOSITORY, Results
@@ -141,23 +141,6 @@ def test_a_screening_is_expected_to_leave_the_headline_and_one_other() -> None:
     assert found.seconds == pytest.approx(3 * 11.85 + 8 * 60)
     assert found.most_seconds == pytest.approx(3 * 11.85 + 24 * 60)
     assert estimate_of(plan, left, Durations(by_variant={}, of_any=60.0, of_screening=5.0)).seconds == 495.0
-
-
-def test_what_screening_leaves_of_a_cell(tmp_path: Path) -> None:
-    """Of cifar10 and use case 3, 24 comparisons, up to the first look. Without a screening there would be 1,404."""
-    config = load_config(REPOSITORY / "experiments.yaml")
-    cell = {"benchmarks": ("cifar10",), "use_cases": (3,)}
-    (screened,), (full,) = (expand(config, Selection(**cell, full=full)) for full in (False, True))
-    left = [expected(plan) for plan in screened.jobs]
-    assert [len(plan.contests()) for plan in screened.jobs] == [24, 24]
-    assert [len(plan.variants) for plan in screened.jobs] == [one.screenings for one in left]
-    # The headline and one other; PyTorch's loop too, at batch size 64. The 6 of batch_gradient have modes of their own.
-    assert [sum(one.replicates.values()) for one in left] == [18 * 2 * 4 + 6 * 4, 9 * 3 * 4 + 9 * 2 * 4 + 6 * 4]
-    assert [sum(expected(plan).replicates.values()) for plan in full.jobs] == [576, 828]
-    assert [expected(plan).screenings for plan in full.jobs] == [0, 0]
-    assert "about 723 measurements, 351 of them a short screening" in estimate_in_words(
-        estimates_of([screened], Results(root=tmp_path), "slurm")
-    )
 
 
 def test_the_headline_takes_an_hour_for_one_gpu(tmp_path: Path) -> None:

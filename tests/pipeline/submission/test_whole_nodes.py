@@ -13,7 +13,7 @@ from pipeline.submission.render import render_node
 from pipeline.submission.submit import _left_of
 from pipeline.submission.whole_nodes import whole_nodes, whole_nodes_in_words
 from pipeline.watching.jobs import JobState
-from tests.made.project import FakeProject, alone, make_project
+from tests.made.project import FakeProject, alone, make_project, small_config
 from tests.pipeline.submission.test_spread import pair_of
 
 
@@ -40,28 +40,17 @@ def test_gpus_without_a_cell_get_rows_of_another(project: FakeProject) -> None:
     """Two cells, of five rows and of one, on four GPUs: three parts and one."""
     pairs = [pair_of(project, dict.fromkeys((8, 16, 32, 64, 128), 1)), pair_of(project, {8: 1}, 5)]
     [job] = whole_nodes(pairs, project.config, None)
-    assert sorted(pair.name for pair in job.pairs) == [
-        "any/pair_mnist_3_part1",
-        "any/pair_mnist_3_part2",
-        "any/pair_mnist_3_part3",
-        "any/pair_mnist_5",
-    ]
+    parts = [f"any/pair_mnist_3_part{number}" for number in (1, 2, 3)]
+    assert sorted(pair.name for pair in job.pairs) == [*parts, "any/pair_mnist_5"]
 
 
-def test_what_is_of_several_gpus_has_a_job_of_its_own(project: FakeProject) -> None:
-    several = pair_of(project, {8: 1})
-    cell = several.cell.model_copy(update={"devices": 2})
-    several = several.model_copy(update={"cell": cell})
+def test_several_gpus_are_a_job_of_their_own_and_how_many_a_node_has_must_be_known(project: FakeProject) -> None:
+    pair = pair_of(project, {8: 1})
+    several = pair.model_copy(update={"cell": pair.cell.model_copy(update={"devices": 2})})
     assert whole_nodes([several], project.config, None) == [QueueJob.of(several)]
-
-
-def test_how_many_gpus_a_node_has_must_be_known(project: FakeProject) -> None:
-    gpus = {name: gpu.model_copy(update={"per_node": None}) for name, gpu in project.config.gpus.items()}
-    config = project.config.model_copy(update={"gpus": gpus})
-    with pytest.raises(
-        ConfigError, match=r"cluster\.whole_nodes in .*: how many GPUs has a node\? Set gpus\.any\.per_node"
-    ):
-        whole_nodes([pair_of(project, {8: 1})], config, None)
+    words = r"cluster\.whole_nodes in .*: how many GPUs has a node\? Set gpus\.any\.per_node"
+    with pytest.raises(ConfigError, match=words):
+        whole_nodes([pair], small_config(), None)
 
 
 def test_a_cell_of_which_one_framework_is_left_stays_on_its_node(project: FakeProject) -> None:
