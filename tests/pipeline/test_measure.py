@@ -3,18 +3,14 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from harness.errors import SubmissionError
 from harness.paths import REPOSITORY
-from harness.plan import JobPlan
 from pipeline.measure import JobFlags, hand_over
 from pipeline.submission import render
 from pipeline.watching import follow
 from pipeline.watching.cancel import cancel
-from tests.made.faults import programs
 from tests.made.project import FakeProject, alone, make_project
 
 
@@ -26,14 +22,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePro
     cancel(project.results)
 
 
-def hand_over_alone(project: FakeProject, plan: JobPlan, **flags: Any) -> int:
-    common = {"config": REPOSITORY / "experiments.yaml", "results": project.results, "pairing": "together"}
-    job_flags = JobFlags(**common, dry_run=False, **flags)
-    return hand_over([alone(plan)], project.config, job_flags, lambda _: print("the comparison"))
-
-
 def wait_for(project: FakeProject, **settings: bool) -> int:
-    return hand_over_alone(project, project.plan(measurements=1, **settings), executor="local", wait=True)
+    where = {"config": REPOSITORY / "experiments.yaml", "results": project.results, "executor": "local"}
+    flags = JobFlags(**where, pairing="together", dry_run=False, wait=True)
+    plan = project.plan(measurements=1, **settings)
+    return hand_over([alone(plan)], project.config, flags, lambda _: print("the comparison"))
 
 
 def test_the_last_line_is_the_path_of_the_reports_page(
@@ -59,22 +52,3 @@ def test_there_is_no_page_of_nothing(project: FakeProject, capsys: pytest.Captur
     assert wait_for(project, crash=True) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "the comparison"
     assert not project.results.report.exists()
-
-
-def test_a_node_of_a_fleet_that_is_refused_costs_no_other(
-    project: FakeProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    programs(
-        project.root,
-        sinfo='echo "n1|idle|main*|gpu:2|(null)"; echo "n2|idle|main*|gpu:2|(null)"',
-        sbatch='case "$*" in *nodelist=n1*) echo "n1 is reserved" >&2; exit 1;; esac; echo "Submitted batch job 7"',
-        **dict.fromkeys(("srun", "squeue", "sacct", "scancel"), ":"),
-    )
-    monkeypatch.setenv("PATH", f"{project.root}:/usr/bin:/bin")
-    with pytest.raises(SubmissionError) as refusal:
-        hand_over_alone(project, project.plan(), executor="slurm", wait=False, fleet=2)
-    assert str(refusal.value).startswith(
-        "Submitted 1 of 2 jobs: any/torch_mnist_3 on n2 (job 7).\n  any/torch_mnist_3 on n1: n1 is reserved\n"
-    )
-    shown = capsys.readouterr().out
-    assert "any/torch_mnist_3: submitted as job 7 on n2" in shown and shown.count("Estimate: ") == 1

@@ -19,6 +19,7 @@ from harness.plan import Pair
 from pipeline.submission.queue_job import QueueJob
 from pipeline.submission.render import render_script, write_scripts
 from tests.made.config_text import MINIMAL, config_of
+from tests.made.faults import programs
 from tests.made.project import alone
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -154,84 +155,40 @@ def test_the_step_of_several_ranks_takes_a_sites_options(tmp_path: Path) -> None
     assert [one.id for one in jax.measurements()] == [one.id for one in other.measurements()]
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A repository with a blank in its path, whose jobs and submitit only tell how they were called."""
-    root = tmp_path / "jax vs torch"
-    tell = "import os, sys\nprint(os.getcwd(), sys.argv, os.environ.get('SUBMITIT_EXECUTOR'))\n"
-    for path in ("jax_runner/run.py", "harness/job/__main__.py", "submitit/core/_submit.py"):
-        (root / path).parent.mkdir(parents=True)
-        (root / path).write_text(tell)
-    for package in ("harness", "harness/job", "submitit", "submitit/core"):
-        (root / package / "__init__.py").touch()
-    tools = root / "tools"
-    tools.mkdir()
-    srun = tools / "srun"
-    srun.write_text('#!/bin/bash\necho srun\nfor word; do echo "[$word]"; done\n')
-    srun.chmod(0o755)
-    return root
-
-
-def script_of(project: Path, folder: Path, devices: int = 1, name: str = "jax_mnist_1") -> Path:
-    """The set-up lines are not the script's: it would fail of them."""
-    text = MINIMAL.replace("jax/bin/python}", "jax/bin/python, setup: [no_such_command]}")
-    text = text.replace("    name: train\n", f"    name: train\n    devices: {devices}\n")
-    config = config_of(text, folder)
-    scripts = write_scripts(
-        [QueueJob.of(pair) for pair in expand(config, Selection())],
-        config,
-        config_path=folder / "experiments.yaml",
-        results=project / "results",
-        repository=project,
+def test_in_a_shell_of_salloc_the_job_goes_to_the_first_node(tmp_path: Path) -> None:
+    """With more arguments. By hand elsewhere, and in a batch job: tests/slurm."""
+    config = config_of(MINIMAL, tmp_path)
+    paths = {"config_path": tmp_path / "experiments.yaml", "results": tmp_path / "results", "repository": tmp_path}
+    script = render_script(jobs(config)["any/jax_mnist_1"], config, **paths)
+    programs(tmp_path, srun='echo "$@"')
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    command = ["bash", "-s", "--", "--model", "cnn"]
+    said = subprocess.run(command, input=script, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert said.startswith(
+        f"--overlap --nodes=1 --ntasks=1 --cpus-per-task=4 {sys.executable} -u jax_runner/run.py --bench"
     )
-    return scripts[f"any/{name}" + (f"_x{devices}" if devices > 2 else "")]
+    assert said.endswith(" --model cnn\n")
 
 
-def run(project: Path, *words: str | Path, **environment: str) -> list[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SUBMITIT"))}
-    kept["PATH"] = f"{project / 'tools'}:{kept['PATH']}"
-    done = subprocess.run(
-        ["bash", *map(str, words)], env=kept | environment, cwd="/", capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+def test_what_is_written(tmp_path: Path) -> None:
+    config = config_of(MINIMAL, tmp_path)
+    found = [QueueJob.of(pair) for pair in expand(config, Selection(benchmarks=("mnist",), use_cases=(1,)))]
 
+    def written() -> Path:
+        paths = {"config_path": tmp_path / "x.yaml", "results": tmp_path / "results", "repository": tmp_path}
+        return write_scripts(found, config, **paths)["any/jax_mnist_1"]
 
-def test_by_hand_without_slurm_and_in_a_shell_of_salloc(project: Path, tmp_path: Path) -> None:
-    """More arguments go on to the job, which of salloc goes to the first node."""
-    arguments = ["--benchmark", "mnist", "--use_case", "1", "--config", str(tmp_path / "experiments.yaml")]
-    programs = {"jax_mnist_1": "jax_runner/run.py", "pair_mnist_1": f"{project}/harness/job/__main__.py"}
-    for name, program in programs.items():
-        found = run(project, script_of(project, tmp_path, name=name), "--model", "cnn")
-        assert found == [f"{project} {[program, *arguments, '--model', 'cnn']} None"]
-    lines = run(project, script_of(project, tmp_path), SLURM_JOB_ID="7")
-    of_srun = ["[--overlap]", "[--nodes=1]", "[--ntasks=1]", "[--cpus-per-task=4]"]
-    assert lines[:8] == ["srun", *of_srun, f"[{sys.executable}]", "[-u]", "[jax_runner/run.py]"]
-
-
-@pytest.mark.parametrize("devices", [1, 8])
-def test_in_a_batch_job_the_script_becomes_the_job(project: Path, tmp_path: Path, devices: int) -> None:
-    """Whatever it starts on several devices, it starts itself."""
-    variables = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
-    [by_hand] = run(project, script_of(project, tmp_path, devices), **variables)
-    assert by_hand.startswith(f"{project} ['jax_runner/run.py', '--benchmark', 'mnist', '--use_case', '1', '--config'")
-    folder = "/results/50% jobs"
-    [worker] = run(project, script_of(project, tmp_path, devices), "slurm", folder, **variables)
-    assert worker.endswith(f"_submit.py', '{folder}'] slurm")
-
-
-def test_what_is_written(project: Path, tmp_path: Path) -> None:
-    script = script_of(project, tmp_path)
-    assert script == project / "slurm_scripts" / "jax_mnist_1.sh"
+    script = written()
+    assert script == tmp_path / "slurm_scripts" / "jax_mnist_1.sh"
     assert stat.S_IMODE(script.stat().st_mode) == 0o755
-    assert (project / "results" / "slurm").is_dir()
+    assert (tmp_path / "results" / "slurm").is_dir()
     before = script.stat()
-    script_of(project, tmp_path)
+    written()
     after = script.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), "an unchanged script is left alone"
     script.write_text("old")
     running = script.open()  # as bash holds it
-    script_of(project, tmp_path)
+    written()
     assert running.read() == "old"
     assert script.read_text().startswith("#!/bin/bash\n")
     names = [f"{name}_mnist_1.sh" for name in ("jax", "pair", "torch")]
@@ -240,7 +197,7 @@ def test_what_is_written(project: Path, tmp_path: Path) -> None:
     shutil.rmtree(script.parent)
     script.parent.write_text("in the way")
     with pytest.raises(ProjectError, match=r"slurm_scripts: cannot be written: File exists"):
-        script_of(project, tmp_path)
+        written()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from harness.plan_file import write_plan
 from harness.results.record import Outcome, write_record
 from pipeline.watching import jobs, slurm_states
 from pipeline.watching.follow import follow, line, show_status
-from pipeline.watching.jobs import JobReader, JobState, judge, last_words, read_files
+from pipeline.watching.jobs import JobReader, JobState, judge, read_files
 from pipeline.watching.ratios import RatiosSoFar
 from pipeline.watching.slurm_states import SlurmSilentError, SlurmState
 from pipeline.watching.status import PHASES, command, lines, newest, said, styled, time_left
@@ -221,7 +221,6 @@ def test_a_failure_names_its_cause(project: FakeProject, folder: JobFolder) -> N
         "submitit ERROR (2026-11-21 10:00:00,000) - Submitted job triggered an exception\n"
         "Traceback (most recent call last):\nModuleNotFoundError: No module named 'jax'\n"
     )
-    assert last_words(folder) == "ModuleNotFoundError: No module named 'jax'"
     words = "Slurm: FAILED: ModuleNotFoundError: No module named 'jax'"
     assert verdict(project, folder, in_slurm("FAILED")) == ("failed", words)
     beat(folder, "done", measurements_failed=1, last_error="cnn-b1-fp32-step.eager-r0: timeout")
