@@ -9,10 +9,9 @@ import pytest
 
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
-from harness.work.applies import why_not
-from harness.work.declared import benchmark, use_case, use_case_names
+from harness.work.declared import use_case, use_case_names
 from tests.gpu import group
-from tests.gpu.cases import ALL, Case, all_cases, left_out, models_of, options_of
+from tests.gpu.cases import ALL, Case, all_cases, left_out, models_of
 from tests.made.patience import slowdown
 
 CHILD = """
@@ -40,13 +39,7 @@ def test_every_declared_mode_of_one_device_is_a_case() -> None:
     found = [(case.framework, case.use_case, case.mode, case.precision) for case in all_cases()]
     assert {case[:3] for case in found} == declared and len(found) == len(set(found)) > 30
     assert {use_case for _, use_case, _, precision in found if precision == "fp16"} == {"inference"}
-    for case in all_cases():
-        models = list(models_of(case))
-        assert models, case
-        for name, model in models:
-            of = benchmark(name)
-            arguments = (use_case(case.use_case), of, of.model(model), case.declared, case.precision, options_of(case))
-            assert why_not(*arguments, devices=1) is None, case
+    assert [case for case in all_cases() if not list(models_of(case))] == []
 
 
 def test_only_autotuning_is_left_out_and_never_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
