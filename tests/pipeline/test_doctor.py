@@ -23,7 +23,6 @@ from pipeline.doctor import (
     doctor,
     examine,
     examine_data,
-    examine_results,
     examine_room,
     examine_wandb,
     exit_status,
@@ -357,13 +356,6 @@ def test_data_are_one_finding_and_what_is_damaged_one_more(tmp_path: Path) -> No
     assert missing.found == f"not in {tmp_path}: cifar10"
 
 
-def test_results_folder(tmp_path: Path) -> None:
-    assert examine_results(Results(root=tmp_path / "new")).verdict == "ok"
-    (tmp_path / "file").write_text("")
-    finding = examine_results(Results(root=tmp_path / "file"))
-    assert (finding.verdict, finding.fix) == ("problem", "Choose another folder with --results DIR.")
-
-
 # ---- the whole
 
 
@@ -379,7 +371,7 @@ def test_exit_status_and_last_line(problems: tuple[str, ...], status: int) -> No
     assert last_line([Finding(name="python", verdict="ok", found="")], computed=True) == "All checks passed."
 
 
-def test_neither_framework_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_framework_works_and_results_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     nothing = {"python": "/no/such/python", "setup": ()}
     config = a_config(cluster={"frameworks": {"jax": nothing, "torch": nothing}}, wandb={"mode": "disabled"})
@@ -388,4 +380,7 @@ def test_neither_framework_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     lines = {words[0]: words[1] for line in text(console).splitlines() if len(words := line.split()) > 1}
     assert (lines["jax"], lines["torch"], lines["python"], lines["results"]) == ("problem", "problem", "ok", "ok")
     assert "cluster.frameworks.jax" in text(console) and "slurm" in lines
-    assert not [one for one in examine(config, Results(root=tmp_path), slurm=False) if "slurm" in one.name]
+    (tmp_path / "file").write_text("")
+    findings = {one.name: one for one in examine(config, Results(root=tmp_path / "file"), slurm=False)}
+    assert not [name for name in findings if "slurm" in name]
+    assert findings["results"].fix == "Choose another folder with --results DIR."
