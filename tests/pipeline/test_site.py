@@ -208,15 +208,3 @@ def test_in_a_browser(browser: "WebDriver", size: tuple[int, int], published: Pa
     test_browser.wait_for(browser, "location.pathname.endsWith('/report.html') && document.getElementById('s0').open")
     severe = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[attr-defined]
     assert severe == []
-
-
-@pytest.mark.browser
-def test_without_scripts_it_is_a_plain_table(browser: "WebDriver", published: Path, tmp_path: Path) -> None:
-    make_site(tmp_path / "site", published)
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
-        show(browser, tmp_path / "site" / "index.html", PHONE, "light")
-        assert not browser.find_element("id", "bar").is_displayed()
-        assert all(row.is_displayed() for row in browser.find_elements("css selector", "#rows tbody tr"))
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

@@ -12,9 +12,7 @@ import pytest
 
 from harness.errors import ProjectError
 from harness.experiments.expand import Selection, expand
-from harness.experiments.load import load_config
 from harness.experiments.model import Config
-from harness.paths import REPOSITORY
 from harness.plan import Pair
 from pipeline.submission.queue_job import QueueJob
 from pipeline.submission.render import render_script, write_scripts
@@ -214,9 +212,3 @@ def test_a_wrong_template(template: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ProjectError) as caught:
         render(config, jobs(config)["any/torch_mnist_1"], templates=tmp_path)
     assert message in str(caught.value)
-
-
-def test_scripts_are_valid_bash(tmp_path: Path) -> None:
-    config = load_config(REPOSITORY / "experiments.yaml")
-    for job in jobs(config).values():
-        subprocess.run(["bash", "-n"], input=render(config, job), text=True, check=True)

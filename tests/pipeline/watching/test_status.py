@@ -194,17 +194,6 @@ def test_records_win(project: FakeProject, folder: JobFolder) -> None:
     assert verdict(project, folder, in_slurm("NODE_FAIL")) == ("done", None)
 
 
-def test_with_force_only_the_jobs_own_records_count(project: FakeProject) -> None:
-    """By its name; what the clocks of two machines say is no matter."""
-    own = make_folder(project, "torch_mnist_3-20990101T000000.000000Z-aaaa", force=True)
-    other = make_folder(project, "torch_mnist_3-20200101T000000.000000Z-aaaa", force=True)
-    record_all(project, job=own.name)
-    for folder in (own, other):
-        submitted(folder)
-    assert verdict(project, own, in_slurm("FAILED"))[0] == "done"
-    assert verdict(project, other, in_slurm("FAILED"))[0] == "failed"
-
-
 def test_a_failure_names_its_cause(project: FakeProject, folder: JobFolder) -> None:
     submitted(folder)
     (folder.root / "12_0_log.err").write_text(
@@ -231,22 +220,16 @@ def test_a_job_that_shares_its_node_waits_there_and_fails_with_it(project: FakeP
     assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "Slurm: FAILED: module: not found")
 
 
-@pytest.mark.parametrize(
-    ("heartbeat", "age_s", "expected"),
-    [
-        ("running", 1, ("running", None)),
-        ("running", 180, ("lost", "no heartbeat for 3 min")),
-        ("stopped", 1000, ("stopped", jobs.STOPPED)),
-    ],
-)
-def test_a_run_by_hand_is_known_by_its_heartbeat(
-    project: FakeProject, folder: JobFolder, heartbeat: str, age_s: float, expected: tuple[str, str | None]
-) -> None:
+def test_a_run_by_hand_is_known_by_its_heartbeat(project: FakeProject, folder: JobFolder) -> None:
     assert verdict(project, folder, {}) == ("queued", "starting")
     assert verdict(project, folder, {}, time.time() + 100) == ("lost", "it ended before its first heartbeat")
-    beat(folder, heartbeat, age_s=age_s, slurm_job_id="99")
+    beat(folder, "running")
+    assert verdict(project, folder, {}) == ("running", None)
+    beat(folder, "stopped", age_s=1000)
+    assert verdict(project, folder, {}) == ("stopped", jobs.STOPPED)
+    beat(folder, "running", age_s=180, slurm_job_id="99")
     state = judge(read_files(folder), project.results, {}, now_s=time.time())
-    assert (state.state, state.reason) == expected
+    assert (state.state, state.reason) == ("lost", "no heartbeat for 3 min")
     assert (state.executor, state.job_id, state.node) == ("by hand", "99", "n1")
 
 
@@ -348,15 +331,6 @@ def test_what_a_job_does_is_said_in_words(project: FakeProject) -> None:
     assert time_left(running()) == ""
 
 
-def pair_that_runs(project: FakeProject) -> JobState:
-    """Of both frameworks, twelve replicates of one variant."""
-    plans = [project.plan(framework, measurements=1) for framework in ("jax", "torch")]
-    protocol = plans[0].protocol.model_copy(update={"replicates": 12})
-    pair = Pair(cell=plans[0].cell, jobs=tuple(plan.model_copy(update={"protocol": protocol}) for plan in plans))
-    beat = heartbeat_of(current=f"{KEY}-r3", phase="latency", phase_done=10.0, phase_total=20.0, eta_s=360.0)
-    return replace(state(project, "x", "running"), pair=pair, node="node-of-a-long-name", heartbeat=beat)
-
-
 def test_every_phase_that_is_reported_has_words() -> None:
     sources = [path.read_text() for path in (REPOSITORY / "harness").rglob("*.py")]
     reported = {name for text in sources for name in re.findall(r'(?:channel\.progress|set_phase)\("([^"]+)"', text)}
@@ -393,18 +367,17 @@ def test_ctrl_c_leaves_the_jobs_and_says_how_to_go_on(
     assert command("status", Results(root=REPOSITORY / "results")) == "python main.py status"
 
 
-@pytest.mark.parametrize(
-    ("width", "words"),
-    [
-        (None, "pair 4 of at most 12: timing single steps 50%, 6 min left, so far JAX 1.05 x, on node-of-a-long-name"),
-        (110, "pair 4 of at most 12: timing single steps 50%, 6 min left, so far JAX 1.05 x"),
-        (80, "pair 4 of at most 12, 6 min left, so far JAX 1.05 x"),
-        (72, "pair 4 of at most 12, so far JAX 1.05 x"),
-    ],
-)
-def test_progress_stays_readable_however_narrow(project: FakeProject, width: int | None, words: str) -> None:
-    [found] = lines([pair_that_runs(project)], lambda _: "so far JAX 1.05 x", width=width)
-    assert found == f"mnist per sample gradients  {words}"
-    if width:
-        [shown] = styled([pair_that_runs(project)], lambda _: "so far JAX 1.05 x", width=width)
+def test_progress_stays_readable_however_narrow(project: FakeProject) -> None:
+    """Of both frameworks, twelve replicates of one variant."""
+    plans = [project.plan(framework, measurements=1) for framework in ("jax", "torch")]
+    protocol = plans[0].protocol.model_copy(update={"replicates": 12})
+    pair = Pair(cell=plans[0].cell, jobs=tuple(plan.model_copy(update={"protocol": protocol}) for plan in plans))
+    beat = heartbeat_of(current=f"{KEY}-r3", phase="latency", phase_done=10.0, phase_total=20.0, eta_s=360.0)
+    runs = replace(state(project, "x", "running"), pair=pair, node="node-of-a-long-name", heartbeat=beat)
+    ratio, timing = "so far JAX 1.05 x", ": timing single steps 50%"
+    widths = {160: f"{timing}, 6 min left, {ratio}, on node-of-a-long-name", 110: f"{timing}, 6 min left, {ratio}"}
+    for width, words in (widths | {80: f", 6 min left, {ratio}", 72: f", {ratio}"}).items():
+        [found] = lines([runs], lambda _: ratio, width=width)
+        assert found == f"mnist per sample gradients  pair 4 of at most 12{words}"
+        [shown] = styled([runs], lambda _: ratio, width=width)
         assert (shown.plain, len(shown.plain) <= width) == (found, True)
