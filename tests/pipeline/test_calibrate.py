@@ -46,16 +46,12 @@ def plans(config: Path, selection: Selection = MNIST, **narrowing: Any) -> tuple
     return pair.jobs
 
 
-# The plan.
-
-
 def test_first_variant_of_each_framework_under_every_condition_with_one_epoch(config: Path) -> None:
     jax, torch = plans(config)
     assert (jax.name, torch.name) == ("any/jax_mnist_1_calibration", "any/torch_mnist_1_calibration")
     assert [variant.key for variant in torch.variants] == [f"cnn-b64-fp32-step.eager-{name}" for name in CONDITIONS]
-    assert {(variant.execution_mode, variant.planted_slowdown) for variant in jax.variants} == {
-        ("step.jit", fraction) for fraction in CONDITIONS.values()
-    }
+    planted = {(variant.execution_mode, variant.planted_slowdown) for variant in jax.variants}
+    assert planted == {("step.jit", fraction) for fraction in CONDITIONS.values()}
     for plan in (jax, torch):
         assert (plan.settings["epochs"], plan.settings["momentum"], plan.protocol.replicates) == (1, 0.9, 4)
         assert (plan.data, plan.quick, plan.force) == ("sample", False, False)
@@ -72,12 +68,12 @@ def test_first_variant_of_each_framework_under_every_condition_with_one_epoch(co
 
 
 def test_every_round_has_all_conditions_in_an_order_of_its_own(config: Path) -> None:
-    jax, torch = ([(each.replicate, each.variant.planted) for each in plan.measurements()] for plan in plans(config))
-    assert (jax, torch) == tuple(
-        [(each.replicate, each.variant.planted) for each in plan.measurements()] for plan in plans(config)
-    )
+    def in_order() -> list[list[tuple[int, str | None]]]:
+        return [[(one.replicate, one.variant.planted) for one in plan.measurements()] for plan in plans(config)]
+
+    assert in_order() == in_order()
     orders = set()
-    for order in (jax, torch):
+    for order in in_order():
         assert Counter(order) == Counter((number, name) for number in range(4) for name in CONDITIONS)
         assert [number for number, _ in order] == sorted(number for number, _ in order)
         names = [tuple(name for number, name in order if number == one) for one in range(4)]
@@ -100,9 +96,6 @@ def test_in_turns_each_slowdown_has_a_base_of_its_own(config: Path) -> None:
     several = pair.model_copy(update={"cell": pair.cell.model_copy(update={"devices": 2})})
     with pytest.raises(ConfigError, match="on several devices no processes take turns"):
         calibration_pair(several, rounds=2, quick=True, pairing="interleaved")
-
-
-# The job, with a fake framework.
 
 
 @pytest.fixture
@@ -162,9 +155,6 @@ def test_its_script_works_by_hand(project: BehavingProject) -> None:
     done = subprocess.run(by_hand, cwd=project.root, env=without_slurm(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(records(project)) == 4
-
-
-# The command.
 
 
 def test_dry_run_shows_what_would_be_submitted(

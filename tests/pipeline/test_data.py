@@ -92,9 +92,6 @@ def test_weights_that_cannot_be_had_do_not_cost_the_data(
     assert f"{MODEL}.npz: truncated or corrupt" in output
 
 
-# The flags
-
-
 def ask(tmp_path: Path, *flags: str) -> int:
     config = tmp_path / "experiments.yaml"
     text = (REPOSITORY / "experiments.yaml").read_text()
@@ -108,9 +105,6 @@ def test_a_part_is_for_a_benchmark_that_is_named_and_can_be_parted(
     with pytest.raises(SystemExit):
         ask(tmp_path, "--images_per_class", "5")
     assert "--images_per_class: of which benchmark? Name it with --benchmark" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        ask(tmp_path, "--images-per-class", "0", "--benchmark", "imagenet100")
-    assert "0: a number of images, such as 100" in capsys.readouterr().err
     put_mnist(tmp_path, monkeypatch)
     assert ask(tmp_path, "--images_per_class", "5", "--benchmark", "mnist") == 1
     assert "--images_per_class 5: mnist is fetched as a whole; leave it out" in capsys.readouterr().out

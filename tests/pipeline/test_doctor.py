@@ -61,9 +61,6 @@ def a_config(**changes: Any) -> Config:
     return Config.model_validate(content)
 
 
-# ---- judgements by hand-made answers
-
-
 def framework(nvml_sees: str | None = None, **changes: Any) -> list[Finding]:
     return [judge_framework("jax", JAX | changes, nvml_sees)]
 
@@ -85,6 +82,10 @@ def driver(version: str | None, cuda: str | int) -> list[Finding]:
     return judge_driver({"driver_version": version} if version else {}, answers)
 
 
+def nvml(**absent: str) -> list[Finding]:
+    return [judge_nvml({"name": A100, "driver_version": "580.65", "absent": absent})]
+
+
 def wandb(mode: str, **answer: Any) -> list[Finding]:
     return [judge_wandb(a_config(wandb={"mode": mode}), {"version": "1", "url": "https://w", "key": False} | answer)]
 
@@ -102,8 +103,8 @@ OLD_DRIVER = "550.54.15, and CUDA 13, for which torch is built here, needs 580"
         (framework(A100), [("jax", "warning", f"{ON}CPU only, though NVML sees {A100}", "newer driver")]),
         (framework(built_for_gpu=False), [("jax", "warning", f"{ON}CPU only; this build cannot", "[cuda13]")]),
         (
-            framework(missing=["pydantic", "wandb"]),
-            [("jax", "problem", f"{ON}CPU only; without pydantic, wandb", "pip install -e .")],
+            framework(missing=["wandb", "yaml"]),
+            [("jax", "problem", f"{ON}CPU only; without wandb, yaml", "install -e .")],
         ),
         (framework(error="no jax"), [("jax", "problem", "no jax", "its container, under cluster.frameworks.jax")]),
         (versions("jax", jaxlib="0.11.0"), [("jaxlib", "warning", SLOW, "0.11.1 or later")]),
@@ -138,14 +139,8 @@ OLD_DRIVER = "550.54.15, and CUDA 13, for which torch is built here, needs 580"
         ),
         (compiler(error="no torch"), []),
         ([judge_nvml({"absent": "no driver"})], [("nvml", "warning", "no driver", "Normal on a login node")]),
-        (
-            [judge_nvml({"name": A100, "driver_version": "580.65", "absent": {}})],
-            [("nvml", "ok", "NVIDIA A100, driver 580.65", "")],
-        ),
-        (
-            [judge_nvml({"name": A100, "driver_version": "580.65", "absent": {"ecc": "", "energy_joules": ""}})],
-            [("nvml", "warning", "NVIDIA A100, driver 580.65; refused: ecc, energy_joules", "")],
-        ),
+        (nvml(), [("nvml", "ok", "NVIDIA A100, driver 580.65", "")]),
+        (nvml(ecc="", energy=""), [("nvml", "warning", "NVIDIA A100, driver 580.65; refused: ecc, energy", "")]),
         (driver("550.54.15", "13.0"), [("driver", "problem", OLD_DRIVER, "docs/clusters.md")]),
         (driver("550.54.15", "12.6"), []),
         (driver(None, 13), []),
@@ -161,9 +156,6 @@ def test_what_is_made_of_an_answer(findings: list[Finding], expected: list[tuple
     for finding, (_, _, found, fix) in zip(findings, expected, strict=True):
         assert finding.found.startswith(found)
         assert fix in finding.fix and bool(fix) == bool(finding.fix)
-
-
-# ---- probes
 
 
 def probe(code: str, *, setup: str = "", timeout_s: float = 60.0) -> dict[str, Any]:
@@ -221,8 +213,6 @@ def test_jax_for_cuda_is_not_tried_without_a_driver() -> None:
     answer = ask([sys.executable, "-c", STAND_INS + without_driver + module.PROBES["jax"]])
     assert (answer["version"], answer["gpus"]) == ("9.9", []) and "lock" in answer
 
-
-# ---- Slurm
 
 TYPED, UNTYPED = "gpu:a100:2(S:0-1)\ngpu:a100:4(S:0-1),gpu:h1:8\n", "4 x GPUs without a type"
 
@@ -305,9 +295,6 @@ def test_no_slurm_and_half_an_installation_of_it(monkeypatch: pytest.MonkeyPatch
     assert (finding.verdict, finding.found) == ("problem", "without scancel, sinfo")
 
 
-# ---- room, W&B, data, results
-
-
 @pytest.mark.parametrize(
     ("free", "quota", "fix"),
     [
@@ -354,9 +341,6 @@ def test_data_are_one_finding_and_what_is_damaged_one_more(tmp_path: Path) -> No
     damaged, missing = examine_data(["mnist", "cifar10"], tmp_path)
     assert (damaged.name, damaged.verdict) == ("data mnist", "problem")
     assert missing.found == f"not in {tmp_path}: cifar10"
-
-
-# ---- the whole
 
 
 @pytest.mark.parametrize(("problems", "status"), [((), 0), (("jax",), 0), (("jax", "torch"), 1), (("results",), 1)])

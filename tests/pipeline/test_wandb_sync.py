@@ -84,10 +84,8 @@ def test_what_an_online_client_left_is_uploaded_and_what_still_goes_on_is_not(tm
         ("run-20261121_101501-a", True, True),
     ):
         log = folder / name / f"run-{name[-1]}.wandb"
-        log.parent.mkdir(parents=True)
+        (log.parent / ("logs" if has_logs else ".")).mkdir(parents=True)
         log.write_text("")
-        if has_logs:
-            (log.parent / "logs").mkdir()
         if is_old:
             os.utime(log, (time.time() - IS_WRITTEN_S - 60,) * 2)
     waiting = {name: [path.name[-8:] for path in paths] for name, paths in to_upload(folder).items()}

@@ -23,7 +23,6 @@ MADE_LATER = ("results", "data", "slurm_scripts", ".venv", "use_cases", "benchma
 """First parts of paths that a run makes, or that mean both runners' folders."""
 OF_THE_RECIPE = ("fashion_mnist", "evaluate")
 
-
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 
 

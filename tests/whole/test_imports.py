@@ -11,15 +11,13 @@ import pytest
 
 from harness.paths import REPOSITORY
 
-BOTTOM = (
-    *("harness.errors", "harness.suggest", "harness.files", "harness.locks", "harness.printable"),
-    *("harness.packs", "harness.slurm_words"),
-)
+OF_BOTTOM = ("errors", "suggest", "files", "locks", "printable", "packs", "slurm_words")
+BOTTOM = tuple(f"harness.{name}" for name in OF_BOTTOM)
 GROUND = (*BOTTOM, "harness.plan", "harness.paths", "harness.plan_file")
 WORK = (*GROUND, "harness.results", "harness.work")
-OF_RUNNERS = (
-    *("harness.measure.program", "harness.measure.use_cases", "harness.measure.world", "harness.measure.gpu"),
-)
+OF_RUNNERS = tuple(f"harness.measure.{name}" for name in ("program", "use_cases", "world", "gpu"))
+OF_AHEAD = (*WORK, "harness.measure.ahead", "harness.measure.process")
+OF_JOBS = tuple(f"harness.job.{name}" for name in ("launch", "progress", "staging"))
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # A room, or a module of it, and what of our own code it may import besides itself. The longest name counts.
@@ -38,19 +36,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "harness.measure": WORK,
     "harness.job": (*WORK, "harness.experiments", "harness.measure"),
     "jax_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
-    "jax_runner.ahead": ("jax_runner", *WORK, "harness.measure.ahead", "harness.measure.process"),
+    "jax_runner.ahead": ("jax_runner", *OF_AHEAD),
     "jax_runner.run": ("harness.job",),
     "torch_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
-    "torch_runner.ahead": (
-        *("torch_runner", *WORK, "harness.fake_gpu", "harness.measure.ahead", "harness.measure.process"),
-        "harness.measure.clock.COLD_CALLS",
-    ),
+    "torch_runner.ahead": ("torch_runner", *OF_AHEAD, "harness.fake_gpu", "harness.measure.clock.COLD_CALLS"),
     "torch_runner.run": ("harness.job",),
     # It never loads the machinery of a node, but in submitit's worker, which is the job.
-    "pipeline": (
-        *(*WORK, "harness.experiments", "harness.job.launch", "harness.job.progress", "harness.job.staging"),
-        "harness.measure.gpu",
-    ),
+    "pipeline": (*WORK, *OF_JOBS, "harness.experiments", "harness.measure.gpu"),
     "pipeline.submission.slurm": ("harness.job.main",),
     # `main.py check` is a job that only compares.
     "pipeline.check": (*WORK, "harness.experiments", "harness.job"),
@@ -110,9 +102,8 @@ def may_import(importer: str, name: str) -> bool:
         return is_in(importer, MAY_USE_NUMPY)
     if package in ALL_FRAMEWORK_PACKAGES:
         runner = importer.partition(".")[0].removesuffix("_runner")
-        return package in FRAMEWORKS.get(runner, ()) or (
-            package == "torchvision" and is_in(importer, ("harness.work",))
-        )
+        is_fetched_by = package == "torchvision" and is_in(importer, ("harness.work",))
+        return package in FRAMEWORKS.get(runner, ()) or is_fetched_by
     return True
 
 
@@ -289,9 +280,6 @@ def test_no_framework_is_loaded_by_main_pipeline_and_harness() -> None:
     assert loaded & ALL_FRAMEWORK_PACKAGES == set()
 
 
-@pytest.mark.parametrize(
-    ("module", "slow"),
-    [("main", "pydantic yaml jinja2 rich submitit wandb numpy"), ("pipeline.doctor", "jax torch wandb rich")],
-)
-def test_nothing_slow_is_loaded_before_it_is_needed(module: str, slow: str) -> None:
-    assert modules_after_importing(module) & set(slow.split()) == set()
+def test_nothing_slow_is_loaded_before_it_is_needed() -> None:
+    """By main.py: tests/whole/test_main.py."""
+    assert modules_after_importing("pipeline.doctor") & {"jax", "torch", "wandb", "rich"} == set()

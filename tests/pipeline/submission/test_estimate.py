@@ -217,7 +217,6 @@ def test_limits_in_words() -> None:
         "1 of 2 jobs takes longer than time_limit_minutes (30 and 60), up to 33 min: cut off, they are requeued, at "
         "most 1 time, and go on where they were."
     )
-    assert estimate_in_words(jobs, [None] * 3).endswith("from earlier records; 30 measurements.")
     assert estimate_in_words(jobs[:1], [30], requeue=False).endswith(
         "measured stays. The same command then submits what is missing, which goes on from there."
     )
