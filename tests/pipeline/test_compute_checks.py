@@ -29,7 +29,6 @@ def test_the_lines_of_a_good_run() -> None:
     [
         ("XlaRuntimeError: INTERNAL: ptxas exited with non-zero error code 65280", "ptxas", "which -a ptxas"),
         ("XlaRuntimeError: FAILED_PRECONDITION: DNN library initialization failed", "cuDNN", "LD_LIBRARY_PATH"),
-        ("RuntimeError: GET was unable to find an engine: CUDNN_STATUS_NOT_SUPPORTED", "cuDNN", "LD_LIBRARY_PATH"),
         ("RuntimeError: Failed to find C compiler. Please specify via CC environment variable", "the C compiler", "CC"),
         ("InductorError: InvalidCxxCompiler: No working C++ compiler found in cpp.cxx", "the C compiler", "gcc"),
         ("CalledProcessError: main.c:1:10: fatal error: Python.h: No such file", "the C compiler", "python3-dev"),

@@ -305,8 +305,7 @@ def test_no_slurm_and_half_an_installation_of_it(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_room(free: tuple[int, ...], quota: str, fix: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    blocks, files, free_files = free
-    told = SimpleNamespace(f_bavail=blocks, f_frsize=4096, f_files=files, f_favail=free_files)
+    told = SimpleNamespace(f_bavail=free[0], f_frsize=4096, f_files=free[1], f_favail=free[2])
     monkeypatch.setattr(module.os, "statvfs", lambda folder: told)
     programs(tmp_path, quota=quota)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

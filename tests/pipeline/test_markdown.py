@@ -14,12 +14,9 @@ def test_a_bar_in_a_cell_ends_no_cell() -> None:
     assert table.splitlines() == ["| a | b |", "| --- | --- |", "| 1 | x / y |", "| 2 |  |"]
 
 
-def test_only_what_is_between_the_markers_changes() -> None:
+@pytest.mark.parametrize("broken", ["", f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}", f"{BEGIN}{END}{END}"])
+def test_only_what_is_between_the_markers_changes_and_without_them_nothing(broken: str) -> None:
     text = f"a\n{BEGIN}\nold\n{END}\nb\n"
     assert PART.replaced(text, "new\nlines", "x") == f"a\n{BEGIN}\nnew\nlines\n{END}\nb\n"
-
-
-@pytest.mark.parametrize("broken", ["", f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}", f"{BEGIN}{END}{END}"])
-def test_a_document_without_its_markers_is_left_alone(broken: str) -> None:
     with pytest.raises(ProjectError, match="README.md: needs the lines <!-- begin --> and <!-- end -->, once each"):
         PART.replaced(broken, "new", "README.md")

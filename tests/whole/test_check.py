@@ -55,7 +55,6 @@ def test_a_model_that_agrees() -> None:
     [
         (("--benchmark", "mnist", "--use_case", "9"), "--use_case 9: not defined in experiments.yaml; valid: 1, 2,"),
         (("--benchmark", "cifar10", "--model", "resnet-18"), "valid: cnn, resnet18; did you mean resnet18?"),
-        (("--benchmark", "mnist", "--run", "jit"), "--run: there is no such flag; valid: "),
     ],
 )
 def test_a_wrong_word_is_answered(arguments: tuple[str, ...], answer: str) -> None:

@@ -11,7 +11,7 @@ from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
 from harness.work.declared import use_case, use_case_names
 from tests.gpu import group
-from tests.gpu.cases import ALL, Case, all_cases, left_out, models_of
+from tests.gpu.cases import Case, all_cases, models_of
 from tests.made.patience import slowdown
 
 CHILD = """
@@ -40,16 +40,6 @@ def test_every_declared_mode_of_one_device_is_a_case() -> None:
     assert {case[:3] for case in found} == declared and len(found) == len(set(found)) > 30
     assert {use_case for _, use_case, _, precision in found if precision == "fp16"} == {"inference"}
     assert [case for case in all_cases() if not list(models_of(case))] == []
-
-
-def test_only_autotuning_is_left_out_and_never_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(ALL, raising=False)
-    kept = [case for case in all_cases() if left_out(case) is None]
-    autotuned = [case for case in all_cases() if case.declared.run_as == "max_autotune"]
-    assert len(kept) == len(all_cases()) - sum(case.precision != "tf32" for case in autotuned)
-    assert {case.precision for case in kept if case in autotuned} == {"tf32"}
-    monkeypatch.setenv(ALL, "1")
-    assert [case for case in all_cases() if left_out(case)] == []
 
 
 def test_a_case_that_ends_or_blocks_its_process_costs_itself_alone(tmp_path: Path) -> None:

@@ -113,9 +113,8 @@ def test_a_wrong_command_line(words: list[str], message: str) -> None:
 
 
 def test_a_wrong_name_and_a_wrong_file(config: Path) -> None:
-    assert complaint("--config", config, "--use_case", "trian") == (
-        f"--use_case trian: not defined in {config}; valid: 1, 3, train, per_sample_gradients; did you mean train?\n"
-    )
+    words = "; valid: 1, 3, train, per_sample_gradients; did you mean train?\n"
+    assert complaint("--config", config, "--use_case", "trian") == f"--use_case trian: not defined in {config}{words}"
     config.write_text(changed("time_limit_minutes: 30", "time_limit_minutes: -5"))
     assert complaint("--config", config) == (f"{config}:3:23: cluster.time_limit_minutes: -5: must be at least 1\n")
 

@@ -87,14 +87,10 @@ def test_a_step_takes_at_least_its_operations_at_the_ceiling(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("of", "each_s"),
-    [
-        (plan_of(), 19.0 + 140 / 12),  # 12 replicates and 2 processes of the warm start
-        (plan_of(quick=True), 29.0),
-        (plan_of(devices=2), 29.0),
-    ],
+    ("of", "each_s"), [(plan_of(), 19.0 + 140 / 12), (plan_of(quick=True), 29.0), (plan_of(devices=2), 29.0)]
 )
 def test_of_a_plan_without_records(of: JobPlan, each_s: float) -> None:
+    """12 replicates and, of one device, 2 processes of the warm start."""
     left = Left(screenings=0, replicates={"a": 3, "b": 2}, more=8)
     found = estimate_of(of, left, Durations(by_variant={}, of_any=None))
     assert (found.measurements, found.from_records) == (5, 0)
@@ -208,10 +204,7 @@ def test_in_words() -> None:
     assert estimate_in_words([estimate(9999.0, longest_s=5000.0)], [30]).endswith(
         "A measurement may take longer than time_limit_minutes (30) allows: raise it."
     )
-
-
-def test_limits_in_words() -> None:
-    """Of each kind of GPU its own; of a partition's nothing is said. Without requeue, what goes on."""
+    # Of each kind of GPU its own limit; of a partition's nothing is said. Without requeue, what goes on.
     jobs = [estimate(2000.0), estimate(2000.0), estimate(90_000.0)]
     assert estimate_in_words(jobs, [30, 60, None]).endswith(
         "1 of 2 jobs takes longer than time_limit_minutes (30 and 60), up to 33 min: cut off, they are requeued, at "

@@ -26,7 +26,6 @@ n9|idle|main*|(null)|(null)
         ({"gres": "gpu:a100:1"}, None, ["n1", "n2"]),
         ({"gres": "gpu:a100:1"}, "long", ["n1"]),
         ({"gres": "gpu:a100:1", "partition": "long"}, None, ["n1"]),
-        ({"gres": "gpu:2"}, None, ["n1", "n2", "n4"]),
         ({"gres": "gpu:1", "constraint": "nvlink&a100"}, None, ["n1"]),
         ({"constraint": "[a100|h100]"}, None, ["n1", "n2", "n4"]),
         ({}, None, ["n1", "n2", "n4", "n7", "n9"]),

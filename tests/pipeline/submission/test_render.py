@@ -54,10 +54,7 @@ def assert_golden(name: str, text: str) -> None:
     if os.environ.get("UPDATE_GOLDEN") == "1":
         path.write_text(text)
     expected = path.read_text() if path.exists() else ""
-    assert text == expected, (
-        f"golden/{name} differs from what is rendered now. If the change is meant, accept it with\n"
-        f"    UPDATE_GOLDEN=1 python -m pytest tests/pipeline/submission/test_render.py\nand read the diff first."
-    )
+    assert text == expected, f"golden/{name}: read the diff; if it is meant, UPDATE_GOLDEN=1 with this test accepts it"
 
 
 def test_golden_smallest_and_with_everything(tmp_path: Path) -> None:

@@ -45,16 +45,13 @@ def test_sbatch_command() -> None:
     assert command == ["sbatch", *logs, "--dependency=afterany:12", "/s.sh", "slurm", "/100%/j"]
 
 
-VARIABLES = ("SLURM_CPU_BIND", "SRUN_CPUS_PER_TASK", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SLURM_CONF", "MY_SLURM_X")
-
-
 def test_the_slurm_job_around_main_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the options of sbatch only where such a job may have set them: of a user's shell, they are meant."""
     prefixes = ("SLURM_", "SRUN_", "SBATCH_", "MY_")
     for name in [name for name in os.environ if name.startswith(prefixes)]:
         monkeypatch.delenv(name)
     assert variables_in_words() is None
-    for name in VARIABLES:
+    for name in ("SLURM_CPU_BIND", "SRUN_CPUS_PER_TASK", "SBATCH_ACCOUNT", "SBATCH_QOS", "SLURM_CONF", "MY_SLURM_X"):
         monkeypatch.setenv(name, "x")
 
     def left() -> list[str]:
@@ -62,11 +59,11 @@ def test_the_slurm_job_around_main_is_forgotten(monkeypatch: pytest.MonkeyPatch)
         command = [*without_inherited_job(), sys.executable, "-c", script]
         return subprocess.run(command, capture_output=True, text=True).stdout.split()
 
-    assert left() == ["MY_SLURM_X", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SLURM_CONF"]
+    assert left() == ["MY_SLURM_X", "SBATCH_ACCOUNT", "SBATCH_QOS", "SLURM_CONF"]
     assert str(variables_in_words()).startswith("Options of sbatch from this shell, which beat experiments.yaml: ")
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     assert left() == ["MY_SLURM_X", "SLURM_CONF"]
-    words = "Kept from sbatch, as the job in which this runs may have set them: SBATCH_ACCOUNT, SBATCH_PARTITION"
+    words = "Kept from sbatch, as the job in which this runs may have set them: SBATCH_ACCOUNT, SBATCH_QOS"
     assert variables_in_words() == words
 
 

@@ -139,7 +139,6 @@ def test_slurm_is_asked_once_for_all_and_not_at_each_look(
         (in_slurm("NODE_FAIL"), None, ("failed", "Slurm: NODE_FAIL")),
         (in_slurm("CANCELLED"), "running", ("cancelled", "not by main.py")),
         (in_slurm("PREEMPTED"), "stopped", ("stopped", f"preempted and not requeued; {jobs.STOPPED}")),
-        ({}, "done", ("done", None)),  # squeue forgets a job after MinJobAge
         ({}, "running", ("running", None)),
         ("squeue: busy", None, ("queued", "not certain: squeue: busy")),
         ("squeue: busy", "running", ("running", None)),
