@@ -108,6 +108,7 @@ def test_a_framework_alone_has_no_look_to_stop_at(tmp_path: Path) -> None:
     assert [one.measurements for one in found] == [12, 8]
     assert [one.seconds / each_s for one in found] == pytest.approx([12, 8])
     assert [one.most_seconds / each_s for one in found] == pytest.approx([12, 24])
+    assert [one.longest_s / each_s for one in found] == pytest.approx([1, 1])
 
 
 def test_of_a_plan_with_records() -> None:

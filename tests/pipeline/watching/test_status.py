@@ -183,14 +183,22 @@ def test_a_job_that_nobody_knows_is_lost_after_a_minute(project: FakeProject, fo
     assert verdict(project, folder, in_slurm("RUNNING")) == ("running", "no heartbeat for 3 min")
 
 
-def test_records_win(project: FakeProject, folder: JobFolder) -> None:
-    """The job died after its last record and before its last heartbeat."""
+def test_records_win_and_with_force_the_jobs_own(project: FakeProject, folder: JobFolder) -> None:
+    """The job died after its last record and before its last heartbeat. What the clocks of two machines say is no
+    matter."""
     submitted(folder)
     beat(folder, "running")
     record_all(project, outcome="out_of_memory", measurements=1)
     assert verdict(project, folder, in_slurm("NODE_FAIL"))[0] == "failed"
     record_all(project)
     assert verdict(project, folder, in_slurm("NODE_FAIL")) == ("done", None)
+    forced = [
+        make_folder(project, f"torch_mnist_3-{year}0101T000000.000000Z-aaaa", force=True) for year in (2099, 2020)
+    ]
+    record_all(project, job=forced[0].name)
+    for one, state in zip(forced, ("done", "failed"), strict=True):
+        submitted(one)
+        assert verdict(project, one, in_slurm("FAILED"))[0] == state
 
 
 def test_a_failure_names_its_cause(project: FakeProject, folder: JobFolder) -> None:
