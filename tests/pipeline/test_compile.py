@@ -18,7 +18,7 @@ from harness.results.program_facts import ProgramFacts, digest_of, program_key
 from harness.work.cards import CARDS, card
 from pipeline import compile as module
 from pipeline.compile import Compiling, Interpreter, programs_of, usual_variants
-from pipeline.compile_words import DOCUMENT, PART, conclusion, fits, foreseen, in_markdown, published_facts
+from pipeline.compile_words import DOCUMENT, PART, conclusion, fits, foreseen, groups, in_markdown, published_facts
 from pipeline.line_process import LineProcess
 
 CONFIG = load_config(REPOSITORY / "experiments.yaml")
@@ -143,6 +143,13 @@ def test_jax_without_its_plugin_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
 
 
 class TestWords:
+    def test_what_is_refused_says_why_and_a_double_is_named(self) -> None:
+        refused = facts(outcome="refused", reason="needs compute capability 8.0", program=None)
+        [group] = groups([facts(), facts("step.jit_graph"), refused], [card("rtx3080")])
+        assert next(group.rows()) == ("jax step.jit", "43", "11", "7", "2", "13", "14 MB", "3 s")
+        double = "jax: step.jit_graph is the same program as step.jit"
+        assert list(group.remarks()) == ["jax step.jit: needs compute capability 8.0", double]
+
     def test_nine_tenths_of_the_memory_fit_and_no_more(self) -> None:
         there = CARDS["rtx3080"].memory_bytes
         assert fits(facts(peak_bytes=int(0.9 * there)), CARDS["rtx3080"])

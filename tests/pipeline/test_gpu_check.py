@@ -202,7 +202,7 @@ def test_a_step_that_takes_too_long_ends_with_all_that_it_started(results: Resul
 
 def test_ctrl_c_ends_what_runs(results: Results, tmp_path: Path, capsys) -> None:
     pid = tmp_path / "pid"
-    steps = (shell("a", "exit 0"), shell("b", f"echo $$ >{pid}; exec sleep 600"))
+    steps = (shell("a", "exit 0"), shell("b", f"sleep 0.5; echo $$ >{pid}; exec sleep 600"))
 
     def interrupt() -> None:
         wait_until(lambda: pid.exists() and pid.read_text().strip() != "", "the second step has begun")

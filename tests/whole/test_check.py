@@ -50,18 +50,6 @@ def test_a_model_that_agrees() -> None:
     assert re.search(r"^mnist train, cnn-b\d+-fp32: the same: \d+ tensors agree in fp32", said, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "answer"),
-    [
-        (("--benchmark", "mnist", "--use_case", "9"), "--use_case 9: not defined in experiments.yaml; valid: 1, 2,"),
-        (("--benchmark", "cifar10", "--model", "resnet-18"), "valid: cnn, resnet18; did you mean resnet18?"),
-    ],
-)
-def test_a_wrong_word_is_answered(arguments: tuple[str, ...], answer: str) -> None:
-    status, said = check(REPOSITORY, *arguments)
-    assert status == 2 and answer in said
-
-
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named(tmp_path: Path, mistake: str) -> None:
     replacements, expected = MISTAKES[mistake]

@@ -11,7 +11,7 @@ from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS
 from harness.work.declared import use_case, use_case_names
 from tests.gpu import group
-from tests.gpu.cases import Case, all_cases, models_of
+from tests.gpu.cases import all_cases, models_of
 from tests.made.patience import slowdown
 
 CHILD = """
@@ -52,14 +52,6 @@ def test_a_case_that_ends_or_blocks_its_process_costs_itself_alone(tmp_path: Pat
     assert answers["jax-a"]["words"] == "by a child"
     assert answers["jax-dies"]["words"] == f"the process ended with status 3; log: {tmp_path / 'log'}"
     assert answers["jax-hangs"]["words"] == f"no answer in {timeout_s} s; log: {tmp_path / 'log'}"
-
-
-def test_a_real_case_on_whatever_device_is_here(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    case = Case(framework="torch", use_case="train", mode="step.eager", precision="fp32")
-    answer = group.run_group([case.name], tmp_path / "log", os.environ)[case.name]
-    assert answer["outcome"] == "ok", (tmp_path / "log").read_text()
-    assert answer["words"].startswith("mnist cnn") and answer["seconds"] > 0
 
 
 def test_without_a_gpu_all_are_skipped_with_the_reason_or_fail_if_one_is_required() -> None:

@@ -103,7 +103,6 @@ def test_answers_at_once(words: str, packages: set[str]) -> None:
         (["--wait", "status"], "status: a command comes first: python main.py status ..."),
         (["--executor", "slrum"], "valid: auto, slurm, local; did you mean slurm?"),
         (["--use_case", "3a"], "3a: use cases are called by their number or name, such as 3 or train"),
-        (["--gpu"], "argument --gpu: expected one argument"),
     ],
 )
 def test_a_wrong_command_line(words: list[str], message: str) -> None:

@@ -104,7 +104,6 @@ GIVEN = "#SBATCH --gres=gpu:a100:1", "#SBATCH --time=30", "#SBATCH --cpus-per-ta
         ("requeue: false", "", GIVEN[3], ["#SBATCH --no-requeue"]),
         ("memory_gb: 64", "memory_gb: 0", None, ["#SBATCH --mem=0G"]),
         ("account: a", "account: b", None, ["#SBATCH --account=b"]),
-        ("qos: a", "qos: b", None, ["#SBATCH --qos=b"]),
         ("constraint: a", "constraint: b&c", None, ["#SBATCH --constraint=b&c"]),
         ("partition: a", "partition: b", None, ["#SBATCH --partition=b"]),
         ("sbatch_options: [--hold]", "sbatch_options: [--x11]", None, ["#SBATCH --hold", "#SBATCH --x11"]),
