@@ -22,9 +22,3 @@ def test_the_worst_end_of_the_runs_counts(ends: list[str], code: int, tmp_path, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "PARTS", {"ends": tuple([end] for end in ends)})
     assert bench.main([]) == bench.main(["ends"]) == code
-
-
-def test_an_unknown_part_is_named_with_those_that_there_are(capsys) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        bench.main(["timed_lop"])
-    assert "timed_lop: no such part; valid: timed_loop, clocks, planning, load" in capsys.readouterr().err

@@ -26,24 +26,13 @@ VARIANT = Variant(model="cnn", batch_size=256, precision="fp32", execution_mode=
 
 
 def facts(mode: str = "step.jit", *, framework: str = "jax", **changes: object) -> ProgramFacts:
-    fields = {
-        "framework": framework,
-        "card": "rtx3080",
-        "benchmark": "mnist",
-        "use_case": 1,
-        "variant": VARIANT.model_copy(update={"execution_mode": mode}),
-        "outcome": "ok",
-        "kernels": 43,
-        "classes": {"product": 11, "layout": 7},
-        "library_calls": {"convolution": 5, "product": 6},
-        "layout_bytes": 2_000_000,
-        "graphs": 2,
-        "outside_of_graphs": 13,
-        "peak_bytes": 14_000_000,
-        "compile_s": 3.4,
-        "program": "aaa",
-    }
-    return ProgramFacts.model_validate(fields | changes)
+    work = {"framework": framework, "card": "rtx3080", "benchmark": "mnist", "use_case": 1, "outcome": "ok"}
+    variant = {"variant": VARIANT.model_copy(update={"execution_mode": mode}), "program": "aaa"}
+    counts = {"kernels": 43, "classes": {"product": 11, "layout": 7}, "graphs": 2, "outside_of_graphs": 13}
+    calls = {"library_calls": {"convolution": 5, "product": 6}, "layout_bytes": 2_000_000}
+    return ProgramFacts.model_validate(
+        work | variant | counts | calls | {"peak_bytes": 14_000_000, "compile_s": 3.4} | changes
+    )
 
 
 def programs(card_name: str, benchmark: str, number: int, *, everything: bool = False) -> list[Measurement]:
@@ -53,32 +42,18 @@ def programs(card_name: str, benchmark: str, number: int, *, everything: bool = 
 
 class TestWhichPrograms:
     def test_each_formulation_once_and_the_headline_in_every_way(self) -> None:
+        """With its batch, precision and options; a model that the headline has not takes the first of everything."""
         found = programs("h100", "cifar10", 3)
+        shapes = {(one.variant.batch_size, one.variant.precision, one.variant.options["output"]) for one in found}
+        assert shapes == {(64, "fp32", "clipped_sum")}
+        of_resnet = [one.variant for one in programs("h100", "cifar10", 1) if one.variant.model == "resnet18"]
+        assert {(one.batch_size, one.precision) for one in of_resnet} == {(256, "fp32")}
         modes = {
             name: [one.variant.execution_mode for one in found if one.framework == name] for name in ("jax", "torch")
         }
         assert modes["jax"] == ["vmap.jit", "grouped.jit", "outer_product.jit", "ghost.jit"]
-        assert modes["torch"] == [
-            *(
-                "vmap.eager",
-                "vmap.compiled",
-                "vmap.compiled_graph",
-                "outer_product.eager",
-                "ghost.eager_graph",
-                "loop.eager",
-            )
-        ]
-
-    def test_batch_precision_and_options_are_those_of_the_headline(self) -> None:
-        [like] = {
-            (one.variant.batch_size, one.variant.precision, one.variant.options["output"])
-            for one in programs("h100", "cifar10", 3)
-        }
-        assert like == (64, "fp32", "clipped_sum")
-
-    def test_a_model_that_the_headline_has_not_takes_the_first_of_everything(self) -> None:
-        of_resnet = [one.variant for one in programs("h100", "cifar10", 1) if one.variant.model == "resnet18"]
-        assert {(one.batch_size, one.precision) for one in of_resnet} == {(256, "fp32")}
+        headline = ["vmap.eager", "vmap.compiled", "vmap.compiled_graph"]
+        assert modes["torch"] == [*headline, "outer_product.eager", "ghost.eager_graph", "loop.eager"]
 
     def test_no_autotuned_mode_and_no_precision_that_the_card_lacks(self) -> None:
         everything = {
@@ -129,17 +104,15 @@ def compiling(tmp_path: Path) -> Compiling:
 class TestProcesses:
     WORK = [one for one in programs("h100", "mnist", 1) if one.framework == "jax"]
 
-    def test_a_program_that_ends_the_process_costs_itself_alone(self, compiling: Compiling) -> None:
-        found = compiling.run({"h100": self.WORK})
-        outcomes = {one.variant.execution_mode: one.outcome for one in found}
-        assert outcomes == {"step.jit": "ok", "step.jit_graph": "failed", "scan.jit": "ok"}
-        [broken] = [one for one in found if one.outcome == "failed"]
-        assert broken.reason == "the process ended with status 7: it breaks here"
-
     def test_what_failed_or_is_of_other_code_is_compiled_again_and_nothing_else(
         self, compiling: Compiling, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """A program that ends the process costs itself alone."""
         first = compiling.run({"h100": self.WORK})
+        outcomes = {one.variant.execution_mode: one.outcome for one in first}
+        assert outcomes == {"step.jit": "ok", "step.jit_graph": "failed", "scan.jit": "ok"}
+        [broken] = [one for one in first if one.outcome == "failed"]
+        assert broken.reason == "the process ended with status 7: it breaks here"
         compiled: list[str] = []
 
         def noted(*command: Any, task: str, **more: Any) -> LineProcess:
@@ -148,7 +121,6 @@ class TestProcesses:
 
         monkeypatch.setattr(module, "LineProcess", noted)
         assert compiling.run({"h100": self.WORK}) == first
-        assert compiled == ["step.jit_graph"]
         compiling._commit = "another"
         compiling.run({"h100": self.WORK[:1]})
         assert compiled == ["step.jit_graph", "step.jit"]
@@ -160,8 +132,7 @@ class TestProcesses:
 
         talks = Compiling({"jax": Talks(launch=Launch())}, Results(root=tmp_path), Console(quiet=True), anew=True)
         [one] = talks.run({"h100": self.WORK[:1]})
-        assert one.outcome == "failed"
-        assert one.reason and "its answer is no description of a program: framework" in one.reason
+        assert one.outcome == "failed" and "its answer is no description of a program: framework" in str(one.reason)
 
 
 def test_jax_without_its_plugin_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,17 +143,12 @@ def test_jax_without_its_plugin_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
 
 
 class TestWords:
-    def test_a_row_has_the_counts_and_a_remark_names_the_double(self) -> None:
-        [group] = groups([facts(), facts("step.jit_graph"), facts("step.eager", framework="torch")], [card("rtx3080")])
-        assert list(group.rows())[0] == (*("jax step.jit", "43", "11", "7", "2", "13", "14 MB", "3 s"),)
-        assert list(group.remarks()) == ["jax: step.jit_graph is the same program as step.jit"]
-
-    def test_what_is_refused_or_fails_says_why(self) -> None:
+    def test_what_is_refused_says_why_and_a_double_is_named(self) -> None:
         refused = facts(outcome="refused", reason="needs compute capability 8.0", program=None)
-        [group] = groups([refused], [card("rtx3080")])
-        assert list(group.rows())[0][0] == "jax step.jit: refused"
-        assert list(group.remarks()) == ["jax step.jit: needs compute capability 8.0"]
-        assert "1 are refused, 0 failed" in next(iter(conclusion([refused])))
+        [group] = groups([facts(), facts("step.jit_graph"), refused], [card("rtx3080")])
+        assert next(group.rows()) == ("jax step.jit", "43", "11", "7", "2", "13", "14 MB", "3 s")
+        double = "jax: step.jit_graph is the same program as step.jit"
+        assert list(group.remarks()) == ["jax step.jit: needs compute capability 8.0", double]
 
     def test_nine_tenths_of_the_memory_fit_and_no_more(self) -> None:
         there = CARDS["rtx3080"].memory_bytes
@@ -198,13 +164,9 @@ class TestWords:
 
 
 def test_a_submission_warns_of_what_does_not_fit(tmp_path: Path) -> None:
-    selection = Selection(
-        gpus=("rtx3080", "a100"),
-        benchmarks=("mnist",),
-        use_cases=(1,),
-        narrowing=Narrowing(execution_modes=("step.jit", "step.compiled"), precisions=("fp32",)),
-    )
-    pairs, results = expand(CONFIG, selection), Results(root=tmp_path)
+    narrowing = Narrowing(execution_modes=("step.jit", "step.compiled"), precisions=("fp32",))
+    of_mnist = Selection(gpus=("rtx3080", "a100"), benchmarks=("mnist",), use_cases=(1,), narrowing=narrowing)
+    pairs, results = expand(CONFIG, of_mnist), Results(root=tmp_path)
     assert foreseen(pairs, results) == []
     measurement = next(pairs[0].jobs[0].replicates())
     path = results.compiled("rtx3080") / f"{program_key(measurement)}.json"
@@ -213,10 +175,9 @@ def test_a_submission_warns_of_what_does_not_fit(tmp_path: Path) -> None:
     assert foreseen(pairs, results) == [
         "rtx3080/jax_mnist_1: cnn-b256-fp32-step.jit: by `main.py compile`: needs at least 12,300 MB"
     ]
-    path.write_text(facts().model_dump_json())
-    assert foreseen(pairs, results) == []
-    path.write_text('{"kernels": 3}')  # of another release: that costs no submission
-    assert foreseen(pairs, results) == []
+    for text in (facts().model_dump_json(), '{"kernels": 3}'):  # another release costs no submission
+        path.write_text(text)
+        assert foreseen(pairs, results) == []
 
 
 def test_the_page_is_made_of_what_is_published() -> None:

@@ -14,43 +14,25 @@ from pipeline.finding import Finding
 from tests.made.patience import patience
 
 
-def lines(*contents: dict[str, object]) -> str:
-    return "\n".join(json.dumps(content) for content in contents)
-
-
 def test_the_lines_of_a_good_run() -> None:
-    output = "a library greets\n" + lines(
-        {"device": "NVIDIA A100"},
-        {"begun": "product"},
-        {"done": "product", "relative_error": 2.5e-7},
-        {"begun": "gradient"},
-    )
-    ran = read_lines(output + "\n" + lines({"done": "gradient", "relative_error": 0}))
+    product = [{"begun": "product"}, {"done": "product", "relative_error": 2.5e-7}]
+    gradient = [{"begun": "gradient"}, {"done": "gradient", "relative_error": 0}]
+    told = [json.dumps(one) for one in ({"device": "NVIDIA A100"}, *product, *gradient)]
+    ran = read_lines("\n".join(["a library greets", *told]))
     assert ran == Ran(device="NVIDIA A100", errors={"product": 2.5e-7, "gradient": 0})
-    assert judge_compute("jax", ran) == Finding(
-        "jax computes", "ok", "product, gradient on NVIDIA A100: as numpy, to 2e-07"
-    )
+    words = "product, gradient on NVIDIA A100: as numpy, to 2e-07"
+    assert judge_compute("jax", ran) == Finding("jax computes", "ok", words)
 
 
 @pytest.mark.parametrize(
     ("said", "cause", "fix"),
     [
         ("XlaRuntimeError: INTERNAL: ptxas exited with non-zero error code 65280", "ptxas", "which -a ptxas"),
-        (
-            "XlaRuntimeError: FAILED_PRECONDITION: DNN library initialization failed. Look at the errors above",
-            "cuDNN",
-            "LD_LIBRARY_PATH",
-        ),
-        ("RuntimeError: GET was unable to find an engine: CUDNN_STATUS_NOT_SUPPORTED", "cuDNN", "LD_LIBRARY_PATH"),
+        ("XlaRuntimeError: FAILED_PRECONDITION: DNN library initialization failed", "cuDNN", "LD_LIBRARY_PATH"),
         ("RuntimeError: Failed to find C compiler. Please specify via CC environment variable", "the C compiler", "CC"),
-        ("InductorError: InvalidCxxCompiler: No working C++ compiler found in cpp.cxx", "the C compiler", "gcc"),
         ("CalledProcessError: main.c:1:10: fatal error: Python.h: No such file", "the C compiler", "python3-dev"),
         ("RuntimeError: CUDA driver version is insufficient for CUDA runtime version", "the driver", "nvidia-smi"),
-        (
-            "ProjectError: PyTorch 2.15.0 for CUDA 13.2 does not see it: most often the driver is too old for it",
-            "the driver",
-            "nvidia-smi",
-        ),
+        ("ProjectError: PyTorch 2.15.0 for CUDA 13.2 does not see it", "the driver", "nvidia-smi"),
         ("DistBackendError: NCCL error in: ProcessGroupNCCL.cpp, unhandled cuda error", "NCCL", "NCCL_DEBUG"),
         ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2 MiB", "memory", "nvidia-smi"),
     ],
@@ -63,11 +45,8 @@ def test_what_is_broken_has_a_name(said: str, cause: str, fix: str) -> None:
 
 
 def test_the_log_names_a_cause_that_the_error_does_not() -> None:
-    ran = Ran(
-        device="GPU",
-        failed={"gradient": "XlaRuntimeError: INTERNAL"},
-        log="E0 Couldn't find a suitable version of ptxas",
-    )
+    log = "E0 Couldn't find a suitable version of ptxas"
+    ran = Ran(device="GPU", failed={"gradient": "XlaRuntimeError: INTERNAL"}, log=log)
     assert judge_compute("jax", ran).found.startswith("ptxas is broken")
     # ... and one that nobody names stays unnamed
     assert judge_compute("jax", Ran(device="GPU", failed={"gradient": "KeyError: 'x'"})).fix == UNKNOWN

@@ -10,17 +10,13 @@ BEGIN, END = PART.begin, PART.end
 
 
 def test_a_bar_in_a_cell_ends_no_cell() -> None:
-    assert (
-        markdown_table(["a", "b"], [["1", "x | y"], ["2", ""]]) == "| a | b |\n| --- | --- |\n| 1 | x / y |\n| 2 |  |"
-    )
+    table = markdown_table(["a", "b"], [["1", "x | y"], ["2", ""]])
+    assert table.splitlines() == ["| a | b |", "| --- | --- |", "| 1 | x / y |", "| 2 |  |"]
 
 
-def test_only_what_is_between_the_markers_changes() -> None:
+@pytest.mark.parametrize("broken", ["", f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}", f"{BEGIN}{END}{END}"])
+def test_only_what_is_between_the_markers_changes_and_without_them_nothing(broken: str) -> None:
     text = f"a\n{BEGIN}\nold\n{END}\nb\n"
     assert PART.replaced(text, "new\nlines", "x") == f"a\n{BEGIN}\nnew\nlines\n{END}\nb\n"
-
-
-@pytest.mark.parametrize("broken", ["", BEGIN, END, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}", f"{BEGIN}{END}{END}"])
-def test_a_document_without_its_markers_is_left_alone(broken: str) -> None:
     with pytest.raises(ProjectError, match="README.md: needs the lines <!-- begin --> and <!-- end -->, once each"):
         PART.replaced(broken, "new", "README.md")

@@ -3,17 +3,16 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.errors import SubmissionError
 from harness.paths import REPOSITORY
-from harness.plan import JobPlan
 from pipeline.measure import JobFlags, hand_over
 from pipeline.submission import render
 from pipeline.watching import follow
 from pipeline.watching.cancel import cancel
+from tests.made.faults import programs
 from tests.made.project import FakeProject, alone, make_project
 
 
@@ -25,26 +24,32 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePro
     cancel(project.results)
 
 
-def hand_over_alone(project: FakeProject, plan: JobPlan, **flags: Any) -> int:
-    common = {"config": REPOSITORY / "experiments.yaml", "results": project.results, "pairing": "together"}
-    job_flags = JobFlags(**common, dry_run=False, **flags)
-    return hand_over([alone(plan)], project.config, job_flags, lambda _: print("the comparison"))
+def wait_for(project: FakeProject, fleet: int | None = None, **settings: bool) -> int:
+    """Of a fleet, nobody waits."""
+    where = {"config": REPOSITORY / "experiments.yaml", "results": project.results, "fleet": fleet}
+    executor = "slurm" if fleet else "local"
+    flags = JobFlags(**where, executor=executor, pairing="together", dry_run=False, wait=fleet is None)
+    plan = project.plan(measurements=1, **settings)
+    return hand_over([alone(plan)], project.config, flags, lambda _: print("the comparison"))
 
 
-def wait_for(project: FakeProject, **settings: bool) -> int:
-    return hand_over_alone(project, project.plan(measurements=1, **settings), executor="local", wait=True)
-
-
-@pytest.mark.parametrize(("settings", "status"), [({}, 0), ({"fail": True}, 1)])
 def test_the_last_line_is_the_path_of_the_reports_page(
-    project: FakeProject, capsys: pytest.CaptureFixture[str], settings: dict[str, bool], status: int
+    project: FakeProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert wait_for(project, **settings) == status
+    """Also after a failure, but for whoever stops watching."""
+    assert wait_for(project, fail=True) == 1
     *_, comparison, empty, words, path = capsys.readouterr().out.splitlines()
     assert (comparison, empty, words) == ("the comparison", "", "The report, a page for your browser:")
     assert Path(path) == project.results.report / "report.html"
     page = Path(path).read_text()
     assert page.startswith("<!doctype html>") and "mnist" in page
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(follow, "_follow_in_lines", interrupted)
+    assert wait_for(project) == follow.INTERRUPTED
+    assert capsys.readouterr().out.splitlines()[-1] == "the comparison"
 
 
 def test_there_is_no_page_of_nothing(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,36 +58,15 @@ def test_there_is_no_page_of_nothing(project: FakeProject, capsys: pytest.Captur
     assert not project.results.report.exists()
 
 
-def test_whoever_stops_watching_waits_for_no_page(
-    project: FakeProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert wait_for(project) == 0  # so that there is something to report
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(follow, "_follow_in_lines", interrupted)
-    capsys.readouterr()
-    assert wait_for(project, force=True) == follow.INTERRUPTED
-    assert capsys.readouterr().out.splitlines()[-1] == "the comparison"
-
-
 def test_a_node_of_a_fleet_that_is_refused_costs_no_other(
     project: FakeProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    programs = {
-        "sinfo": 'echo "n1|idle|main*|gpu:2|(null)"; echo "n2|idle|main*|gpu:2|(null)"',
-        "sbatch": 'case "$*" in *nodelist=n1*) echo "n1 is reserved" >&2; exit 1;; esac; echo "Submitted batch job 7"',
-        **dict.fromkeys(("srun", "squeue", "sacct", "scancel"), ":"),
-    }
-    for name, script in programs.items():
-        (project.root / name).write_text(f"#!/bin/sh\n{script}\n")
-        (project.root / name).chmod(0o755)
+    sinfo = 'echo "n1|idle|main*|gpu:2|(null)"; echo "n2|idle|main*|gpu:2|(null)"'
+    sbatch = 'case "$*" in *nodelist=n1*) echo "n1 is reserved" >&2; exit 1;; esac; echo "Submitted batch job 7"'
+    programs(project.root, sinfo=sinfo, sbatch=sbatch, **dict.fromkeys(("srun", "squeue", "sacct", "scancel"), ":"))
     monkeypatch.setenv("PATH", f"{project.root}:/usr/bin:/bin")
     with pytest.raises(SubmissionError) as refusal:
-        hand_over_alone(project, project.plan(), executor="slurm", wait=False, fleet=2)
-    assert str(refusal.value).startswith(
-        "Submitted 1 of 2 jobs: any/torch_mnist_3 on n2 (job 7).\n  any/torch_mnist_3 on n1: n1 is reserved\n"
-    )
-    shown = capsys.readouterr().out
-    assert "any/torch_mnist_3: submitted as job 7 on n2" in shown and shown.count("Estimate: ") == 1
+        wait_for(project, fleet=2)
+    words = "Submitted 1 of 2 jobs: any/torch_mnist_3 on n2 (job 7).\n  any/torch_mnist_3 on n1: n1 is reserved\n"
+    assert str(refusal.value).startswith(words)
+    assert "any/torch_mnist_3: submitted as job 7 on n2" in capsys.readouterr().out

@@ -1,17 +1,14 @@
 """docs/reference.md is what the declarations say, and they say something of everything."""
 
 import re
-from typing import Literal
 
 import pytest
-from pydantic import Field
 
 from harness.paths import REPOSITORY
-from harness.plan import Frozen
 from harness.results.flags import meanings
 from harness.results.quantities import QUANTITIES
 from harness.work.declared import use_case
-from pipeline.reference import DOCUMENT, USE_CASES, page, parts, settings_table, words_below
+from pipeline.reference import DOCUMENT, USE_CASES, page, parts
 
 
 def test_the_page_is_what_the_declarations_say() -> None:
@@ -35,23 +32,3 @@ def test_every_flag_that_is_set_has_a_meaning() -> None:
     code = "\n".join(path.read_text() for path in sources)
     found = re.findall(r'flags\["(\w+)"\] =|flags, "(\w+)": words|return \{"(\w+)": (?:f"|"its )', code)
     assert sorted({name for names in found for name in names if name}) == sorted(meanings())
-
-
-class Example(Frozen):
-    """For the test below."""
-
-    steps: int = Field(ge=1, le=2000)
-    """How many,
-    at most."""
-    kind: Literal["a", "b"] = "a"
-    rate: float | None = Field(default=None, gt=0)
-    """Of it."""
-
-
-def test_a_setting_is_a_row_with_its_default_its_valid_values_and_its_sentence() -> None:
-    assert words_below(Example) == {"steps": "How many, at most.", "rate": "Of it."}
-    assert settings_table(Example).splitlines()[2:] == [
-        "| `steps` | must be given | at least 1, at most 2,000 | How many, at most. |",
-        "| `kind` | `a` | `a`, `b` |  |",
-        "| `rate` |  | more than 0 | Of it. |",
-    ]

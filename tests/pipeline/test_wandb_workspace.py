@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiments.load import load_config
+from harness.errors import ProjectError
 from harness.job.wandb_process import STEP_AXES
-from harness.paths import REPOSITORY
 from harness.results.partner import RATIO
 from harness.results.quantities import BY_NAME
-from pipeline.wandb_workspace import panel_groups
+from pipeline.wandb_workspace import panel_groups, save
 from tests.made.wandb_server import WandbServer, main_wandb
 
-CONFIG = REPOSITORY / "experiments.yaml"
 needs_package = pytest.mark.skipif(find_spec("wandb_workspaces") is None, reason="needs the extra `workspace`")
 
 
@@ -54,8 +52,6 @@ def test_the_workspace_arrives_at_the_server(server: WandbServer, tmp_path: Path
     assert f"Saved: {server.url}/lab/speed?nw=" in said
     section = json.loads(view["spec"])["section"]
     drawn = {one["name"]: one["panels"] for one in section["panelBankConfig"]["sections"]}
-    config = load_config(CONFIG)
-    assert config.benchmarks.keys() >= {"mnist", "enwik8"}
     wanted = panel_groups(["accuracy"])
     assert [one.title for one in wanted] == [name for name in drawn if name in {group.title for group in wanted}]
     latency = [panel["config"]["metrics"] for panel in drawn["Latency of a step"]]
@@ -68,14 +64,10 @@ def test_the_workspace_arrives_at_the_server(server: WandbServer, tmp_path: Path
 
 
 @needs_package
-def test_without_a_key_the_way_out_is_said(server: WandbServer, tmp_path: Path) -> None:
+def test_a_missing_key_and_a_server_that_refuses_are_said(server: WandbServer, tmp_path: Path) -> None:
     status, said = main_wandb(server, tmp_path, key=None)
     assert status == 2 and "Traceback" not in said
     assert "wandb login" in said and server.views == []
-
-
-@needs_package
-def test_a_server_that_refuses(server: WandbServer, tmp_path: Path) -> None:
     server.fail_with = 403
     status, said = main_wandb(server, tmp_path)
     assert status == 2 and "Traceback" not in said
@@ -83,9 +75,6 @@ def test_a_server_that_refuses(server: WandbServer, tmp_path: Path) -> None:
 
 
 def test_without_the_package_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness.errors import ProjectError
-    from pipeline.wandb_workspace import save
-
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
     with pytest.raises(ProjectError, match=r"pip install -e '\.\[workspace\]'"):
         save([], entity="lab", project="speed")

@@ -16,14 +16,6 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], tuple[str, ...]]] = {
         [("F.relu(self.fc1(", "F.gelu(self.fc1(")],
         ("the first layer that differs is fc2: relative error ", "its inputs differ already", "outputs of fc1 agree"),
     ),
-    "missing bias": (
-        [("nn.Linear(32, 10)", "nn.Linear(32, 10, bias=False)")],
-        ("only JAX has fc2.bias (JAX has 26,010 parameters, PyTorch 26,000)",),
-    ),
-    "wrong shape": (
-        [("nn.Linear(512, 32)", "nn.Linear(512, 64)"), ("nn.Linear(32, 10)", "nn.Linear(64, 10)")],
-        ("fc1.weight is [32, 512] in JAX and [64, 512] in PyTorch", "fc2.weight is [10, 32] in JAX and [10, 64]"),
-    ),
     "wrong name": (
         [("self.fc2 =", "self.fc_2 ="), ("self.fc2(", "self.fc_2(")],
         ("only JAX has fc2.bias, fc2.weight; only PyTorch has fc_2.bias, fc_2.weight: did you mean fc_2.bias?",),
@@ -40,7 +32,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], tuple[str, ...]]] = {
         ("torch_runner/models/mnist.py does not know cnn", "add it to its make_model"),
     ),
 }
-"""What is replaced in PyTorch's model, and what the answer has. fc2 has 10 biases of the 26,010 parameters."""
+"""What is replaced in PyTorch's model, and what the answer has."""
 
 
 def check(root: Path, *arguments: str) -> tuple[int, str]:
@@ -56,19 +48,6 @@ def test_a_model_that_agrees() -> None:
     assert status == 0, said
     assert "mnist train: step.jit and step.eager on the gate's small batch" in said
     assert re.search(r"^mnist train, cnn-b\d+-fp32: the same: \d+ tensors agree in fp32", said, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "answer"),
-    [
-        (("--benchmark", "mnist", "--use_case", "9"), "--use_case 9: not defined in experiments.yaml; valid: 1, 2,"),
-        (("--benchmark", "cifar10", "--model", "resnet-18"), "valid: cnn, resnet18; did you mean resnet18?"),
-        (("--benchmark", "mnist", "--run", "jit"), "--run: there is no such flag; valid: "),
-    ],
-)
-def test_a_wrong_word_is_answered(arguments: tuple[str, ...], answer: str) -> None:
-    status, said = check(REPOSITORY, *arguments)
-    assert status == 2 and answer in said
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -18,13 +18,10 @@ DOCS = REPOSITORY / "docs"
 OF_USE_CASES = [REPOSITORY / "harness" / "work" / "use_cases" / f"{name}.md" for name in use_case_names()]
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md")), *OF_USE_CASES]
 STUDIES = sorted(path.stem for path in (DOCS / "studies").glob("[!R]*.md"))
-FIGURE = re.compile(
-    r"\d[\d,.]*\s*(?:k\s*)?(?:samples|images|img|steps)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b", re.IGNORECASE
-)
+FIGURE = re.compile(r"\d[\d,.]*\s*k?\s*(?:samples|images|img|steps)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b", re.IGNORECASE)
 MADE_LATER = ("results", "data", "slurm_scripts", ".venv", "use_cases", "benchmarks")
 """First parts of paths that a run makes, or that mean both runners' folders."""
 OF_THE_RECIPE = ("fashion_mnist", "evaluate")
-
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 
@@ -91,7 +88,6 @@ def test_what_is_wrong_on_a_page_is_found() -> None:
     assert make_targets(text) == {"tset", "lint"}
     assert repository_paths(text) == {"harness/nothing.py"}
     assert FIGURE.findall(text) == ["21,700 samples/s"]
-    assert [bool(FIGURE.search(one)) for one in ("3k images per second", "12.5 img/sec", "900 steps/s")] == [True] * 3
 
 
 @every_page
@@ -104,11 +100,6 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         assert linked.exists(), target
         if anchor:
             assert anchor in anchors(linked.read_text()), target
-
-
-@every_page
-def test_no_generated_part_is_empty(page: Path) -> None:
-    assert empty_parts(page.read_text()) == []
 
 
 @every_page
@@ -136,36 +127,23 @@ def test_every_flag_in_backticks_exists(page: Path) -> None:
 
 
 @every_page
-def test_every_make_target_exists(page: Path) -> None:
-    defined = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
-    assert make_targets(page.read_text()) <= defined
-
-
-@every_page
-def test_every_path_of_the_repository_exists(page: Path) -> None:
-    missing = [path for path in sorted(repository_paths(page.read_text())) if not (REPOSITORY / path).exists()]
-    assert missing == []
-
-
-@every_page
-def test_every_module_that_a_page_runs_exists(page: Path) -> None:
-    """Now, or at the commit that the page of a study names."""
-    for name in re.findall(r"python -m ([\w.]+)", page.read_text()):
+def test_every_target_path_and_module_exists(page: Path) -> None:
+    """A module of a study: now, or at the commit that its page names. And no generated part is empty."""
+    text = page.read_text()
+    assert empty_parts(text) == []
+    assert make_targets(text) <= set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    assert [path for path in sorted(repository_paths(text)) if not (REPOSITORY / path).exists()] == []
+    for name in re.findall(r"python -m ([\w.]+)", text):
         path = REPOSITORY / name.replace(".", "/")
         if name.startswith("studies."):
-            assert re.search(r"At commit `[0-9a-f]{7}`", page.read_text()), name
-            continue
-        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
-
-
-def test_every_study_is_in_the_index() -> None:
-    assert len(STUDIES) > 1
-    index = (DOCS / "studies" / "README.md").read_text()
-    assert sorted(re.findall(r"\]\((\w+)\.md\)", index)) == STUDIES
+            assert re.search(r"At commit `[0-9a-f]{7}`", text), name
+        else:
+            assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_the_page_of_a_study_has_all_of_its_parts(name: str) -> None:
+def test_the_page_of_a_study_is_in_the_index_and_has_all_of_its_parts(name: str) -> None:
+    assert f"]({name}.md)" in (DOCS / "studies" / "README.md").read_text()
     text = (DOCS / "studies" / f"{name}.md").read_text()
     parts = dict(re.findall(r"^\*\*(\w+)\.\*\* (.*?)(?=^\*\*[A-Z]|\Z)", text, re.MULTILINE | re.DOTALL))
     assert list(parts) == ["Question", "Command", "Record", "Result", "Decision"]

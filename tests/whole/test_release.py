@@ -1,4 +1,4 @@
-"""A release is one version, date and section of the changelog; and what checks a change runs what `make lint` runs."""
+"""A release is one version, date and section of the changelog; and a workflow runs what there is."""
 
 import re
 import tomllib
@@ -38,12 +38,3 @@ def test_a_workflow_runs_what_is_there_by_pinned_actions(workflow: Path) -> None
     assert all((REPOSITORY / program).exists() for program in programs) and (made or programs)
     used = [step["uses"] for step in steps if "uses" in step]
     assert used and all(re.fullmatch(r"actions/[\w-]+@v\d+\.\d+\.\d+", one) for one in used)
-
-
-def test_hooks_are_the_lines_of_lint() -> None:
-    _, _, rule = (REPOSITORY / "Makefile").read_text().partition("\nlint:")
-    lint = re.findall(r"^\t\$\(RUN\) -m (.+)$", rule.partition("\n\n")[0], re.MULTILINE)
-    assert lint == ["ruff check .", "ruff format --check .", "mypy"]
-    (repository,) = of_yaml(REPOSITORY / ".pre-commit-config.yaml")["repos"]
-    entries = [hook["entry"].removesuffix(" --force-exclude") for hook in repository["hooks"]]
-    assert entries == [f".venv/bin/python -m {line.removesuffix(' .')}" for line in lint]

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from harness.experiments.expand import Selection, expand
+from harness.experiments.expand import Selection
 from harness.experiments.load import load_config
 from harness.experiments.presets import expand_preset
 from harness.paths import REPOSITORY, Results
-from harness.plan import Cell, JobPlan, MeasurementSettings, Pair, Screening, Variant, WandbSettings
+from harness.plan import Cell, JobPlan, MeasurementSettings, Pair, Screening, Variant
 from harness.results.ceilings import Ceiling, CeilingsRecord, write_ceilings
-from harness.results.record import Blocks
 from pipeline.submission.estimate import (
     Durations,
     Estimate,
@@ -25,23 +24,18 @@ from pipeline.submission.estimate import (
     protocol_s,
     read_durations,
     requeues,
-    together,
 )
+from tests.made.project import alone
+from tests.made.records import blocks
+from tests.made.report_records import plan
 
 
 def plan_of(*modes: str, quick: bool = False, **cell: Any) -> JobPlan:
+    """Of mnist and use case 3."""
     whole = {"gpu": "any", "benchmark": "mnist", "use_case": 3, "use_case_name": "per_sample_gradients"} | cell
-    return JobPlan(
-        framework="jax",
-        cell=Cell(**whole),
-        variants=tuple(
-            Variant(model="cnn", batch_size=8, precision="fp32", execution_mode=mode) for mode in modes or ("vmap.jit",)
-        ),
-        settings={},
-        protocol=MeasurementSettings(),
-        wandb=WandbSettings(mode="disabled"),
-        quick=quick,
-    )
+    shape: Any = {"model": "cnn", "batch_size": 8, "precision": "fp32"}
+    variants = tuple(Variant(**shape, execution_mode=mode) for mode in modes or ("vmap.jit",))
+    return plan("jax", cell=Cell(**whole), variants=variants, settings={}, quick=quick)
 
 
 def estimate(seconds: float, **changes: Any) -> Estimate:
@@ -50,34 +44,16 @@ def estimate(seconds: float, **changes: Any) -> Estimate:
     return Estimate(**{"seconds": seconds, "most_seconds": seconds} | given)
 
 
-def test_by_the_protocol() -> None:
-    """10 start + 4 idle + 2 warm-up + 12/4 blocks + 20/4 latency + 5 energy; blocks never less than 20 of 0.1 s."""
+def test_by_the_protocol_and_by_a_slow_step() -> None:
+    """10 start + 4 idle + 2 warm-up + 12/4 blocks + 20/4 latency + 5 energy; blocks never less than 20 of 0.1 s. A step
+    of 8 s: 10 start + 24 cold + 4 idle + 40 warm-up (5) + 24 blocks (3) + 24 latency (3) + 8 energy; one of 0.5 s: 11.5
+    + 4 + 2.5 + 10 blocks (20) + 20 latency (of 100, 20 s at most) + 5."""
     assert protocol_s(MeasurementSettings(), starts=1) == pytest.approx(29.0)
     assert protocol_s(MeasurementSettings(min_time_s=10.0), starts=1) == pytest.approx(36.0)
     assert protocol_s(MeasurementSettings(max_time_s=4.0), starts=1) == pytest.approx(28.0)
     assert protocol_s(MeasurementSettings(max_time_s=1.0), starts=3) == pytest.approx(47.0)
-
-
-def test_a_slow_step_makes_each_part_longer() -> None:
-    """A step of 8 s: 10 start + 24 cold + 4 idle + 40 warm-up (5) + 24 blocks (3) + 24 latency (3) + 8 energy; one of
-    0.5 s: 11.5 + 4 + 2.5 + 10 blocks (20) + 20 latency (of 100, 20 s at most) + 5."""
     assert protocol_s(MeasurementSettings(), starts=1, step_s=8.0) == pytest.approx(134.0)
     assert protocol_s(MeasurementSettings(), starts=1, step_s=0.5) == pytest.approx(53.0)
-
-
-def products(device: str, operations_per_s: float) -> CeilingsRecord:
-    """Products of 2 operations in each call, back to back."""
-    seconds = 2.0 / operations_per_s
-    blocks = Blocks(
-        calls_per_block=1, steps_per_call=1, samples_per_step=1, block_times_s=[seconds] * 3, warmup_times_s=[]
-    )
-    return CeilingsRecord(
-        framework="jax",
-        started_at="2026-11-22T10:00:00+00:00",
-        ended_at="2026-11-22T10:00:01+00:00",
-        environment={"gpu": {"name": device}, "framework": {"platform": "gpu"}},
-        ceilings=[Ceiling(kind="product", precision="fp32", shape=(1, 1, 1), blocks=blocks)],
-    )
 
 
 def test_a_step_takes_at_least_its_operations_at_the_ceiling(tmp_path: Path) -> None:
@@ -85,49 +61,54 @@ def test_a_step_takes_at_least_its_operations_at_the_ceiling(tmp_path: Path) -> 
     step, so 8.531 s at 0.1 TFLOP/s. Twelve processes of 10 + 3 steps, 4 idle, 5 steps of warm-up, 3 blocks, 3 waited
     for and 1 of energy take 15 steps and 14 s each, and the warm starts two more starts."""
     results = Results(root=tmp_path)
-    write_ceilings(products("NVIDIA H100 PCIe", 1e11), results.new_ceilings("jax"))
+    of_two_operations = blocks([2.0 / 1e11] * 3, calls=1, samples=1)
+    measured = CeilingsRecord(
+        framework="jax",
+        started_at="2026-11-22T10:00:00+00:00",
+        ended_at="2026-11-22T10:00:01+00:00",
+        environment={"gpu": {"name": "NVIDIA H100 PCIe"}, "framework": {"platform": "gpu"}},
+        ceilings=[Ceiling(kind="product", precision="fp32", shape=(1, 1, 1), blocks=of_two_operations)],
+    )
+    write_ceilings(measured, results.new_ceilings("jax"))
     cell = {"gpu": "h100", "benchmark": "cifar10", "use_case": 1, "use_case_name": "train"}
     variant = Variant(model="resnet18", batch_size=256, precision="fp32", execution_mode="step.jit")
-    plan = plan_of(**cell).model_copy(update={"variants": (variant,)})
-    [found] = estimates_of([Pair(cell=plan.cell, jobs=(plan,))], results, "slurm")
+    of_resnet = plan_of(**cell).model_copy(update={"variants": (variant,)})
+    [found] = estimates_of([alone(of_resnet)], results, "slurm")
     step_s = 6 * 555_422_720 * 256 / 1e11
     assert found.seconds == pytest.approx(12 * (14 + 15 * step_s) + 2 * (10 + 3 * step_s))
     settings = {"epochs": 10, "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, "target_metric": 0.7}
-    training = plan.model_copy(update={"settings": settings, "data": "sample"})  # 2,048 images: 8 steps an epoch
-    [trained] = estimates_of([Pair(cell=plan.cell, jobs=(training,))], results, "slurm")
+    training = of_resnet.model_copy(update={"settings": settings, "data": "sample"})  # 2,048 images: 8 steps an epoch
+    [trained] = estimates_of([alone(training)], results, "slurm")
     assert trained.seconds - found.seconds == pytest.approx(12 * 10 * 8 * step_s)
     assert (found.trains, trained.trains) == (True, False)
-    other = plan.model_copy(update={"cell": plan.cell.model_copy(update={"gpu": "a100"})})
-    [unknown] = estimates_of([Pair(cell=other.cell, jobs=(other,))], results, "slurm")
+    other = of_resnet.model_copy(update={"cell": of_resnet.cell.model_copy(update={"gpu": "a100"})})
+    [unknown] = estimates_of([alone(other)], results, "slurm")
     assert unknown.seconds == pytest.approx(12 * 29 + 20)
 
 
 @pytest.mark.parametrize(
-    ("plan", "each_s"),
-    [
-        (plan_of(), 19.0 + 140 / 12),  # 12 replicates and 2 processes of the warm start
-        (plan_of(quick=True), 29.0),
-        (plan_of(devices=2), 29.0),
-    ],
+    ("of", "each_s"), [(plan_of(), 19.0 + 140 / 12), (plan_of(quick=True), 29.0), (plan_of(devices=2), 29.0)]
 )
-def test_of_a_plan_without_records(plan: JobPlan, each_s: float) -> None:
+def test_of_a_plan_without_records(of: JobPlan, each_s: float) -> None:
+    """12 replicates and, of one device, 2 processes of the warm start."""
     left = Left(screenings=0, replicates={"a": 3, "b": 2}, more=8)
-    found = estimate_of(plan, left, Durations(by_variant={}, of_any=None))
+    found = estimate_of(of, left, Durations(by_variant={}, of_any=None))
     assert (found.measurements, found.from_records) == (5, 0)
     assert found.seconds == pytest.approx(5 * each_s)
     assert found.most_seconds == pytest.approx((5 + 2 * 8) * each_s)  # 8 come after the first look
     assert found.longest_s == pytest.approx(each_s)
-    assert expected(plan) == Left(screenings=0, replicates={"cnn-b8-fp32-vmap.jit": 4}, more=8)
+    assert expected(of) == Left(screenings=0, replicates={"cnn-b8-fp32-vmap.jit": 4}, more=8)
 
 
 def test_a_framework_alone_has_no_look_to_stop_at(tmp_path: Path) -> None:
-    plan = plan_of()
-    alone, both = Pair(cell=plan.cell, jobs=(plan,)), Pair(cell=plan.cell, jobs=(plan, plan))
-    found = estimates_of([alone, both], Results(root=tmp_path), "slurm")
+    made = plan_of()
+    both = Pair(cell=made.cell, jobs=(made, made))
+    found = estimates_of([alone(made), both], Results(root=tmp_path), "slurm")
     each_s = 19.0 + 140 / 12
     assert [one.measurements for one in found] == [12, 8]
     assert [one.seconds / each_s for one in found] == pytest.approx([12, 8])
     assert [one.most_seconds / each_s for one in found] == pytest.approx([12, 24])
+    assert [one.longest_s / each_s for one in found] == pytest.approx([1, 1])
 
 
 def test_of_a_plan_with_records() -> None:
@@ -139,64 +120,34 @@ def test_of_a_plan_with_records() -> None:
 
 def test_a_screening_is_expected_to_leave_the_headline_and_one_other() -> None:
     """Three modes are screened for 10 start + 0.5 warm-up + 1 blocks + 0.25 latency + 0.1 energy; two go on."""
-    plan = plan_of("vmap.jit", "grouped.jit", "ghost.jit").model_copy(
-        update={"screening": Screening(always=("vmap.jit",))}
-    )
-    left = expected(plan)
+    screening = Screening(always=("vmap.jit",))
+    made = plan_of("vmap.jit", "grouped.jit", "ghost.jit").model_copy(update={"screening": screening})
+    left = expected(made)
     assert left == Left(screenings=3, replicates={"cnn-b8-fp32-vmap.jit": 4, "cnn-b8-fp32-grouped.jit": 4}, more=8)
-    found = estimate_of(plan, left, Durations(by_variant={}, of_any=60.0))
+    found = estimate_of(made, left, Durations(by_variant={}, of_any=60.0))
     assert (found.measurements, found.screenings, found.from_records, found.longest_s) == (11, 3, 8, 60.0)
     assert found.seconds == pytest.approx(3 * 11.85 + 8 * 60)
     assert found.most_seconds == pytest.approx(3 * 11.85 + 24 * 60)
-    assert estimate_of(plan, left, Durations(by_variant={}, of_any=60.0, of_screening=5.0)).seconds == 495.0
-
-
-def test_what_screening_leaves_of_a_cell(tmp_path: Path) -> None:
-    """Of cifar10 and use case 3, 24 comparisons, up to the first look. Without a screening there would be 1,404."""
-    config = load_config(REPOSITORY / "experiments.yaml")
-    cell = {"benchmarks": ("cifar10",), "use_cases": (3,)}
-    (screened,), (full,) = (expand(config, Selection(**cell, full=full)) for full in (False, True))
-    left = [expected(plan) for plan in screened.jobs]
-    assert [len(plan.contests()) for plan in screened.jobs] == [24, 24]
-    assert [len(plan.variants) for plan in screened.jobs] == [one.screenings for one in left]
-    # The headline and one other; PyTorch's loop too, at batch size 64. The 6 of batch_gradient have modes of their own.
-    assert [sum(one.replicates.values()) for one in left] == [18 * 2 * 4 + 6 * 4, 9 * 3 * 4 + 9 * 2 * 4 + 6 * 4]
-    assert [sum(expected(plan).replicates.values()) for plan in full.jobs] == [576, 828]
-    assert [expected(plan).screenings for plan in full.jobs] == [0, 0]
-    assert "about 723 measurements, 351 of them a short screening" in estimate_in_words(
-        estimates_of([screened], Results(root=tmp_path), "slurm")
-    )
+    assert estimate_of(made, left, Durations(by_variant={}, of_any=60.0, of_screening=5.0)).seconds == 495.0
 
 
 def test_the_headline_takes_an_hour_for_one_gpu(tmp_path: Path) -> None:
     """At most, by the protocol; every pair up to its first look."""
     config = load_config(REPOSITORY / "experiments.yaml")
     pairs = [pair for part in expand_preset(config, "headline", Selection()) for pair in part.pairs]
-    alone = [pair for pair in pairs if pair.cell.devices == 1]
-    assert {pair.cell.use_case for pair in alone} == {1, 3, 5, 6}
-    for plan in (plan for pair in pairs for plan in pair.jobs):
-        assert plan.protocol.replicates == 12 and plan.measurement_count == 12 * len(plan.variants)
-    estimates = estimates_of(alone, Results(root=tmp_path), "slurm")
+    of_one_gpu = [pair for pair in pairs if pair.cell.devices == 1]
+    assert {pair.cell.use_case for pair in of_one_gpu} == {1, 3, 5, 6}
+    for one in (one for pair in pairs for one in pair.jobs):
+        assert one.protocol.replicates == 12 and one.measurement_count == 12 * len(one.variants)
+    estimates = estimates_of(of_one_gpu, Results(root=tmp_path), "slurm")
     assert sum(one.seconds for one in estimates) <= 3600
 
 
-def test_two_in_turn_are_one_job() -> None:
-    both = together([estimate(100.0, longest_s=30.0), estimate(50.0, longest_s=40.0, from_records=0, trains=True)])
-    assert both == estimate(150.0, measurements=20, longest_s=40.0, trains=True)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "longest_s", "count"),
-    [
-        (1710.0, 100.0, 0),  # 30 minutes less 90 s
-        (1711.0, 100.0, 1),
-        (1710.0 + 1610.0, 100.0, 1),  # each job that is cut off loses 100 s
-        (1710.0 + 1611.0, 100.0, 2),
-        (1711.0, 1710.0, None),
-    ],
-)
-def test_requeues(seconds: float, longest_s: float, count: int | None) -> None:
-    assert requeues(estimate(seconds, longest_s=longest_s), 30) == count
+def test_requeues() -> None:
+    """After 30 minutes less 90 s; each job that is cut off loses 100 s, and one of 1,710 s would never end."""
+    seconds = (1710.0, 1711.0, 1710.0 + 1610.0, 1710.0 + 1611.0)
+    assert [requeues(estimate(one, longest_s=100.0), 30) for one in seconds] == [0, 1, 1, 2]
+    assert requeues(estimate(1711.0, longest_s=1710.0), 30) is None
 
 
 def write_record(folder: Path, mode: str, seconds: int, *, number: int, **changes: Any) -> None:
@@ -212,13 +163,9 @@ def write_record(folder: Path, mode: str, seconds: int, *, number: int, **change
     (folder / f"x-r0-abc-202611{number:02d}T101502.123456Z-3fa9.json").write_text(json.dumps(content))
 
 
-def test_of_processes_that_took_turns_their_own_time_counts(tmp_path: Path) -> None:
-    write_record(tmp_path, "vmap.jit", 60, number=1, pairing={"kind": "interleaved", "active_s": 25.5})
-    assert read_durations(tmp_path, quick=False).of_any == 25.5
-
-
 def test_what_records_tell(tmp_path: Path) -> None:
-    """Of 10, 20 and 60 s the median is 20; 10, 20, 60 and 30 s together have 25."""
+    """Of 10, 20 and 60 s the median is 20; 10, 20, 60 and 30 s together have 25. Where processes took turns, their own
+    time counts."""
     for number, seconds in enumerate((10, 20, 60), start=1):
         write_record(tmp_path, "vmap.jit", seconds, number=number)
     write_record(tmp_path, "ghost.jit", 30, number=4)
@@ -229,13 +176,14 @@ def test_what_records_tell(tmp_path: Path) -> None:
         by_variant={"cnn-b8-fp32-vmap.jit": 20.0, "cnn-b8-fp32-ghost.jit": 30.0}, of_any=25.0
     )
     assert read_durations(tmp_path / "none", quick=False).of_any is None
+    write_record(tmp_path / "turns", "vmap.jit", 60, number=1, pairing={"kind": "interleaved", "active_s": 25.5})
+    assert read_durations(tmp_path / "turns", quick=False).of_any == 25.5
 
 
 def test_a_part_from_records_in_its_folder(tmp_path: Path) -> None:
     """Their measurements have other ids, so all 24 are to be made. The mode without a record takes as long."""
-    results, plan = Results(root=tmp_path), plan_of("vmap.jit", "ghost.jit")
-    write_record(results.records(plan.cell, "jax"), "vmap.jit", 20, number=1)
-    part = Pair(cell=plan.cell, jobs=(plan,))
+    results, part = Results(root=tmp_path), alone(plan_of("vmap.jit", "ghost.jit"))
+    write_record(results.records(part.cell, "jax"), "vmap.jit", 20, number=1)
     assert estimates_of([part], results, "slurm") == [estimate(480.0, measurements=24, from_records=24, longest_s=20.0)]
     (without,) = estimates_of([part], Results(root=tmp_path / "none"), "slurm")
     assert without.from_records == 0
@@ -246,41 +194,29 @@ def test_in_words() -> None:
         "Estimate: 30 min on 1 device and 2 min on 2 devices, one job after the other, from earlier records; 30 "
         "measurements. The longest job takes 20 min, within time_limit_minutes (30)."
     )
-    assert estimate_in_words([estimate(60.0, from_records=0, trains=True)]) == (
-        "Estimate: 1 min, plus compiling and training (unknown until measured once); 10 measurements."
-    )
-    assert estimate_in_words([estimate(45.0, from_records=4, screenings=6)]) == (
-        "Estimate: 45 s, 4 of 10 measurements from earlier records, plus compiling (unknown until measured once); "
-        "about 10 measurements, 6 of them a short screening."
+    assert estimate_in_words([estimate(45.0, from_records=4, screenings=6, trains=True)]) == (
+        "Estimate: 45 s, 4 of 10 measurements from earlier records, plus compiling and training (unknown until "
+        "measured once); about 10 measurements, 6 of them a short screening."
     )
     looked_at = [estimate(600.0, most_seconds=1200.0), estimate(60.0, most_seconds=240.0)]
-    assert estimate_in_words(looked_at, [30, 30]) == (
-        "Estimate: 11 min to 24 min, one job after the other, from earlier records; 20 measurements. The shorter time "
-        "is up to the first look at each ratio, where most are decided. The longest job takes 20 min, within "
-        "time_limit_minutes (30)."
+    assert estimate_in_words(looked_at, [30, 30]).startswith(
+        "Estimate: 11 min to 24 min, one job after the other, from"
     )
     assert estimate_in_words([estimate(9999.0, longest_s=5000.0)], [30]).endswith(
         "A measurement may take longer than time_limit_minutes (30) allows: raise it."
     )
-
-
-def test_limits_in_words() -> None:
-    """Of each kind of GPU its own; of a partition's nothing is said. Without requeue, what goes on."""
+    # Of each kind of GPU its own limit; of a partition's nothing is said. Without requeue, what goes on.
     jobs = [estimate(2000.0), estimate(2000.0), estimate(90_000.0)]
     assert estimate_in_words(jobs, [30, 60, None]).endswith(
         "1 of 2 jobs takes longer than time_limit_minutes (30 and 60), up to 33 min: cut off, they are requeued, at "
         "most 1 time, and go on where they were."
     )
-    assert estimate_in_words(jobs, [None] * 3).endswith("from earlier records; 30 measurements.")
     assert estimate_in_words(jobs[:1], [30], requeue=False).endswith(
-        "they are to be submitted again, at most 1 time, and go on where they were. Nothing is requeued "
-        "(cluster.requeue: false): at a preemption, and 90 s before its time limit, a job ends, and what it has "
         "measured stays. The same command then submits what is missing, which goes on from there."
     )
     assert "requeue" not in estimate_in_words(jobs, requeue=False), "on this machine nothing ends a job"
 
 
 def test_in_time() -> None:
-    assert [in_time(seconds) for seconds in (5.4, 59.4, 61, 3570, 3600, 11_100)] == [
-        *("5 s", "59 s", "1 min", "1 h 00 min", "1 h 00 min", "3 h 05 min"),
-    ]
+    words = {5.4: "5 s", 59.4: "59 s", 61: "1 min", 3570: "1 h 00 min", 3600: "1 h 00 min", 11_100: "3 h 05 min"}
+    assert {seconds: in_time(seconds) for seconds in words} == words

@@ -3,28 +3,22 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.paths import JobFolder
-from harness.plan import Launch, Pair, Screening
+from harness.plan import FRAMEWORKS, Pair
 from harness.plan_file import read_plan
 from harness.results.ratios import took_turns
 from pipeline.submission.queue_job import QueueJob
 from pipeline.submission.submit import _start_queue, submit
-from pipeline.watching import follow as watching
 from pipeline.watching.cancel import cancel
-from pipeline.watching.follow import follow, show_status
+from pipeline.watching.follow import follow
 from pipeline.watching.jobs import is_local_queue, job_states
-from pipeline.watching.status import said
 from tests.made.patience import wait_until
-from tests.made.processes import children_of, is_alive, words_of
+from tests.made.processes import is_alive
 from tests.made.project import BehavingProject, FakeProject, alone, make_behaving_project, make_project
 
 
@@ -75,16 +69,7 @@ def test_where_one_framework_is_missing_the_job_has_both(
     assert capsys.readouterr().out.count(f" already, as job {queue_of(folder)}\n") == 2
 
 
-def test_a_job_of_both_is_submitted_once(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
-    plans = project.plan("jax", sleep_s=60), project.plan("torch")
-    pair = Pair(cell=plans[0].cell, jobs=plans)
-    [folder] = project.submit_pairs(pair, executor="local")
-    capsys.readouterr()
-    assert project.submit(*plans, executor="local") == [folder]
-    assert capsys.readouterr().out.count(f" already, as job {queue_of(folder)}\n") == 2
-
-
-@pytest.mark.parametrize("visible", [None, "", "GPU-8f2d"])
+@pytest.mark.parametrize("visible", [None, ""])
 def test_a_job_sees_the_gpus_of_the_shell_that_submitted_it(
     project: FakeProject, monkeypatch: pytest.MonkeyPatch, visible: str | None
 ) -> None:
@@ -95,13 +80,8 @@ def test_a_job_sees_the_gpus_of_the_shell_that_submitted_it(
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     assert follow(project.submit(project.plan(measurements=1), executor="local"), project.results) == 0
     [record] = project.records()
-    assert record.environment["seen"] == {
-        "CUDA_VISIBLE_DEVICES": visible,
-        "SLURM_CPU_BIND": None,
-        "SLURM_JOB_ID": None,
-        "SLURM_RESTART_COUNT": None,
-        "SUBMITIT_EXECUTOR": None,
-    }
+    of_slurm = ("SLURM_CPU_BIND", "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SUBMITIT_EXECUTOR")
+    assert record.environment["seen"] == dict.fromkeys(of_slurm) | {"CUDA_VISIBLE_DEVICES": visible}
 
 
 def test_a_job_that_cannot_start_does_not_stop_the_next(project: FakeProject) -> None:
@@ -112,11 +92,9 @@ def test_a_job_that_cannot_start_does_not_stop_the_next(project: FakeProject) ->
     jobs = [QueueJob.of(pair) for pair in pairs]
     folders = submit(jobs, project.config, scripts, executor="local", results=project.results)
     assert follow(folders, project.results) == 1
-    assert [(state.state, state.reason) for state in job_states(project.results, folders)] == [
-        ("failed", "module: command not found"),
-        ("failed", "ImportError: No module named 'framework'"),
-        ("done", None),
-    ]
+    found = [(state.state, state.reason) for state in job_states(project.results, folders)]
+    reasons = ("module: command not found", "ImportError: No module named 'framework'")
+    assert found == [*(("failed", reason) for reason in reasons), ("done", None)]
 
 
 def test_editing_the_script_does_not_change_a_waiting_job(project: FakeProject) -> None:
@@ -145,19 +123,6 @@ def test_cancel_stops_the_running_job_in_order_and_starts_no_other(
 
     # Cancelled is not measured: the same command submits it again.
     assert len(project.submit(project.plan(use_case=2), executor="local")) == 1
-
-
-def test_the_queue_outlives_the_process_that_started_it(project: FakeProject) -> None:
-    script = (
-        "import sys; from pathlib import Path; from tests.made.project import *; "
-        "config = load_config(REPOSITORY / 'experiments.yaml'); "
-        "project = FakeProject(root=Path(sys.argv[1]), config=config); "
-        "project.submit(project.plan(sleep_s=1), executor='local')"
-    )
-    subprocess.run([sys.executable, "-c", script, str(project.root)], check=True, capture_output=True)
-    [state] = job_states(project.results)
-    assert state.is_active
-    assert follow([state.folder], project.results) == 0
 
 
 def test_a_queue_is_seen_as_one_from_its_first_moment(project: FakeProject) -> None:
@@ -196,100 +161,19 @@ def behaving(tmp_path: Path) -> Iterator[BehavingProject]:
     cancel(project.results)
 
 
-def test_a_pair_screens_first_and_shows_its_ratio_as_it_grows(
+def test_an_interleaved_pair_takes_turns_and_shows_its_ratio(
     behaving: BehavingProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """JAX has three modes, of which two are clearly slower, and one of these is the headline; PyTorch has one."""
     steady = {"replicates": 2, "block_min_s": 0.02, "min_blocks": 5, "max_blocks": 5}
-    jax_plan = behaving.plan("slow", "well", "slower", framework="jax", **steady)
-    jax_plan = jax_plan.model_copy(update={"screening": Screening(always=("slow.eager",))})
-    pair = Pair(cell=jax_plan.cell, jobs=(jax_plan, behaving.plan("well", **steady)))
-    folders = behaving.submit_pairs(pair, executor="local")
-    assert follow(folders, behaving.results) == 0, behaving.results.local_queue_log.read_text()
-    records = sorted(behaving.records(), key=lambda record: record.started_at)
-    assert [f"{one.measurement.framework} {one.measurement.key.split('-', 3)[3]}" for one in records] == [
-        *("jax slow.eager-screening", "jax well.eager-screening", "jax slower.eager-screening"),
-        *("jax slow.eager-r0", "jax well.eager-r0", "torch well.eager-r0"),
-        *("torch well.eager-r1", "jax slow.eager-r1", "jax well.eager-r1"),
-    ]
-    [state] = job_states(behaving.results, folders)
-    assert said(state).startswith("done: 9 measurements")
-    what = "(mnist, batch 8, fp32): so far "
-    ratios = [line for line in capsys.readouterr().out.splitlines() if what in line]
-    assert ratios[-1].endswith("; 2 replicates; well.eager / well.eager")
+    plans = tuple(behaving.plan("well", framework=framework, **steady) for framework in FRAMEWORKS)
+    pair = Pair(cell=plans[0].cell, jobs=plans)
+    [folder] = behaving.submit_pairs(pair, executor="local", pairing="interleaved")
+    assert follow([folder], behaving.results) == 0, behaving.results.local_queue_log.read_text()
+    one, other, *_ = behaving.records()
+    assert took_turns(one, other)
+    ratios = [line for line in capsys.readouterr().out.splitlines() if "(mnist, batch 8, fp32): so far " in line]
+    assert ratios[-1].endswith("; 2 replicates in turns; well.eager / well.eager")
     assert behaving.submit_pairs(pair, executor="local") == []
     assert capsys.readouterr().out.count("every measurement has a record") == 2
-
-
-def test_an_interleaved_pair_takes_turns(behaving: BehavingProject) -> None:
-    [folder] = behaving.submit_pairs(behaving.pair(replicates=1), executor="local", pairing="interleaved")
-    assert follow([folder], behaving.results) == 0
-    one, other = behaving.records()
-    assert took_turns(one, other)
     wait_until(folder.local_end.exists, "the queue's word, after the last record")
     assert one.environment["pairing"]["pair"] == other.environment["pairing"]["pair"] > folder.stamp
-
-
-def test_a_framework_of_a_pair_that_cannot_start_costs_the_other_nothing(behaving: BehavingProject) -> None:
-    pair = behaving.pair(launch=Launch(python="/no/such/python"), replicates=1)
-    folders = behaving.submit_pairs(pair, executor="local")
-    assert follow(folders, behaving.results) == 1
-    jax, torch = sorted(behaving.records(), key=lambda record: record.measurement.framework)
-    assert (jax.outcome, torch.outcome) == ("failed", "ok")
-    [state] = job_states(behaving.results, folders)
-    assert state.state == "failed" and "/no/such/python" in str(state.reason)
-
-
-def test_cancel_ends_a_pair(behaving: BehavingProject) -> None:
-    folders = behaving.submit_pairs(behaving.pair(torch=("gated",)), executor="local")
-    wait_until(
-        (behaving.root / "torch-pid").exists, "it is measured", behaving.results.local_queue_log.read_text, quiet_s=20.0
-    )
-    [state] = job_states(behaving.results, folders)
-    assert state.state == "running" and state.heartbeat is not None
-    assert (state.heartbeat.state, state.heartbeat.measurements_done) == ("running", 1)
-    assert cancel(behaving.results) == 0
-    assert [state.state for state in job_states(behaving.results, folders)] == ["cancelled"]
-    assert not Path(f"/proc/{(behaving.root / 'torch-pid').read_text()}").exists()
-    assert behaving.arms() == [("jax", 0)]
-
-
-def test_the_queue_the_job_and_the_measurement_are_one_process_each(behaving: BehavingProject) -> None:
-    """Besides them there are main.py and, where it is not disabled, W&B's process."""
-    [folder] = behaving.submit_pairs(behaving.pair(jax=("gated",)), executor="local")
-    wait_until(
-        (behaving.root / "jax-pid").exists, "it is measured", behaving.results.local_queue_log.read_text, quiet_s=20.0
-    )
-    [job] = children_of(queue_of(folder))
-    assert "harness.job" in words_of(job)
-    assert children_of(job) == [int((behaving.root / "jax-pid").read_text())]
-
-
-def test_a_second_queue_says_what_it_waits_for(
-    behaving: BehavingProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In `status`, and in what --wait prints; until it has its turn."""
-    [first] = behaving.submit(behaving.plan("gated"), executor="local")
-    wait_until(behaving.pid.exists, "it is measured", behaving.results.local_queue_log.read_text, quiet_s=20.0)
-    [second] = behaving.submit(behaving.plan("well", framework="jax"), executor="local")
-    words = (
-        f"waits for process {queue_of(first)}, the local queue of {behaving.results.root}",
-        "waits for another process, an earlier local queue",  # where the kernel does not tell
-    )
-
-    def open_the_gate() -> None:
-        wait_until(second.waits_for.exists, "it waits", quiet_s=20.0)
-        show_status(behaving.results, watch=False)
-        time.sleep(10 * watching.LOOK_EVERY_S)
-        behaving.gate.touch()
-
-    monkeypatch.setattr(watching, "LOOK_EVERY_S", 0.05)
-    opener = threading.Thread(target=open_the_gate)
-    opener.start()
-    assert follow([second], behaving.results) == 0
-    opener.join()
-    printed = capsys.readouterr().out.splitlines()
-    assert [line for line in printed if line.startswith("mnist behave (jax only) ") and any(map(line.count, words))]
-    followed = [line for line in printed if " mnist behave (jax only): queued: " in line]
-    assert [line for line in followed if any(map(line.count, words))], printed
-    assert not second.waits_for.exists()

@@ -11,8 +11,6 @@ from harness.experiments.presets import expand_preset
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS, JobPlan, Pair, Variant
 from pipeline.submission.spread import Share, levelled, rows_of, spread
-from pipeline.submission.submit import job_that_measures
-from pipeline.watching.jobs import JobFolder, JobState
 from tests.made.project import FakeProject, make_project
 
 
@@ -58,16 +56,6 @@ def test_pair_with_the_longest_job_is_cut_until_the_gpus_are_used(project: FakeP
     assert spread([long, short], 9, most_jobs=3) == spread([long, short], 3)
     everything = spread([long, short], 9)  # no row is cut
     assert [len(rows_of(one)) for one in everything] == [1] * 5
-
-
-def test_a_part_is_known_as_submitted_and_a_smaller_selection_too(project: FakeProject) -> None:
-    pair = pair_of(project, {8: 1, 16: 1})
-    parts = spread([pair], 2)
-    active = [JobState(folder=JobFolder(root=project.root / "x"), pair=parts[0], state="queued")]
-    assert [job_that_measures(one.jobs[0], active) is not None for one in spread([pair], 2)] == [True, False]
-    assert job_that_measures(pair.jobs[0], active) is None
-    whole = [JobState(folder=JobFolder(root=project.root / "x"), pair=pair, state="running")]
-    assert all(job_that_measures(one.jobs[1], whole) for one in parts)
 
 
 def test_everything_on_400_gpus() -> None:

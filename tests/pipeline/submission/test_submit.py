@@ -15,13 +15,14 @@ from submitit.core.core import PicklingExecutor
 from submitit.slurm.slurm import SlurmExecutor
 
 from harness.errors import SubmissionError
-from harness.paths import JobFolder, Results
+from harness.paths import JobFolder
 from harness.plan import FRAMEWORKS, Pair
 from harness.results.record import write_record
 from pipeline.submission.queue_job import paired
 from pipeline.submission.slurm import RunJob, sbatch_command, variables_in_words, without_inherited_job
-from pipeline.submission.submit import _lane, choose_executor, job_arguments, job_that_measures, measured_with
+from pipeline.submission.submit import _lane, choose_executor, job_that_measures, measured_with
 from pipeline.watching.jobs import JobState
+from tests.made.faults import programs
 from tests.made.project import FakeProject, alone, make_project
 from tests.made.records import bare_record
 
@@ -36,71 +37,34 @@ def test_submitit_still_has_the_methods_that_are_overridden() -> None:
     }
     for (owner, name), expected in parameters.items():
         assert list(inspect.signature(getattr(owner, name)).parameters) == expected, name
-    # Where the overridden methods are called from.
-    submit_source = inspect.getsource(PicklingExecutor._submit_command)
-    assert "self._make_submission_file_text(command, tmp_uuid)" in submit_source
-    assert "self._make_submission_command(submission_file_path)" in submit_source
-    assert "self._submit_command(self._submitit_command_str)" in inspect.getsource(
-        PicklingExecutor._internal_process_submissions
-    )
 
 
 def test_sbatch_command() -> None:
-    script, folder = Path("/repo/slurm_scripts/jax_mnist_3.sh"), Path("/repo/results/jobs/any/jax-1")
-    assert sbatch_command(script, folder) == [
-        "sbatch",
-        "--output=/repo/results/jobs/any/jax-1/%j_0_log.out",
-        "--error=/repo/results/jobs/any/jax-1/%j_0_log.err",
-        "/repo/slurm_scripts/jax_mnist_3.sh",
-        "slurm",
-        "/repo/results/jobs/any/jax-1",
-    ]
-    assert sbatch_command(script, folder, after="12")[3] == "--dependency=afterany:12"
-    assert sbatch_command(script, Path("/100%/j"))[1] == "--output=/100%%/j/%j_0_log.out"
+    logs = ["--output=/100%%/j/%j_0_log.out", "--error=/100%%/j/%j_0_log.err"]
+    command = sbatch_command(Path("/s.sh"), Path("/100%/j"), after="12")
+    assert command == ["sbatch", *logs, "--dependency=afterany:12", "/s.sh", "slurm", "/100%/j"]
 
 
-VARIABLES = ("SLURM_CPU_BIND", "SRUN_CPUS_PER_TASK", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SLURM_CONF", "MY_SLURM_X")
-
-
-@pytest.mark.parametrize(
-    ("job", "left", "words"),
-    [
-        (
-            None,
-            ["MY_SLURM_X", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SLURM_CONF"],
-            "Options of sbatch from this shell, which beat experiments.yaml: SBATCH_ACCOUNT, SBATCH_PARTITION",
-        ),
-        (
-            "77",
-            ["MY_SLURM_X", "SLURM_CONF"],
-            "Kept from sbatch, as the job in which this runs may have set them: SBATCH_ACCOUNT, SBATCH_PARTITION",
-        ),
-    ],
-)
-def test_the_slurm_job_around_main_is_forgotten(
-    monkeypatch: pytest.MonkeyPatch, job: str | None, left: list[str], words: str
-) -> None:
+def test_the_slurm_job_around_main_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the options of sbatch only where such a job may have set them: of a user's shell, they are meant."""
     prefixes = ("SLURM_", "SRUN_", "SBATCH_", "MY_")
     for name in [name for name in os.environ if name.startswith(prefixes)]:
         monkeypatch.delenv(name)
     assert variables_in_words() is None
-    for name in VARIABLES:
+    for name in ("SLURM_CPU_BIND", "SRUN_CPUS_PER_TASK", "SBATCH_ACCOUNT", "SBATCH_QOS", "SLURM_CONF", "MY_SLURM_X"):
         monkeypatch.setenv(name, "x")
-    if job is not None:
-        monkeypatch.setenv("SLURM_JOB_ID", job)
-    script = f"import os; print(*sorted(name for name in os.environ if name.startswith({prefixes})))"
-    command = [*without_inherited_job(), sys.executable, "-c", script]
-    assert subprocess.run(command, capture_output=True, text=True).stdout.split() == left
+
+    def left() -> list[str]:
+        script = f"import os; print(*sorted(name for name in os.environ if name.startswith({prefixes})))"
+        command = [*without_inherited_job(), sys.executable, "-c", script]
+        return subprocess.run(command, capture_output=True, text=True).stdout.split()
+
+    assert left() == ["MY_SLURM_X", "SBATCH_ACCOUNT", "SBATCH_QOS", "SLURM_CONF"]
+    assert str(variables_in_words()).startswith("Options of sbatch from this shell, which beat experiments.yaml: ")
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    assert left() == ["MY_SLURM_X", "SLURM_CONF"]
+    words = "Kept from sbatch, as the job in which this runs may have set them: SBATCH_ACCOUNT, SBATCH_QOS"
     assert variables_in_words() == words
-
-
-def test_arguments_of_the_job(tmp_path: Path) -> None:
-    results = Results(root=tmp_path / "results")
-    folder = JobFolder(root=tmp_path / "results/jobs/any/torch_mnist_3-x")
-    assert job_arguments(results, [folder, folder]) == [
-        *("--results", f"{tmp_path}/results"),
-        *("--job-folder", f"{tmp_path}/results/jobs/any/torch_mnist_3-x") * 2,
-    ]
 
 
 def test_a_job_runs_in_the_workers_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,47 +87,26 @@ def test_a_job_runs_in_the_workers_own_process(monkeypatch: pytest.MonkeyPatch) 
     assert given == [["0"], ["75", "a b"]]
 
 
-def _programs(folder: Path, *names: str) -> str:
-    for name in names:
-        (folder / name).write_text("#!/bin/sh\n")
-        (folder / name).chmod(0o755)
-    return str(folder)
-
-
 def test_choose_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert choose_executor("auto") == "local"
-    assert choose_executor("local") == "local"
     with pytest.raises(SubmissionError, match="--executor local"):
         choose_executor("slurm")
-    monkeypatch.setenv("PATH", _programs(tmp_path, "sbatch", "srun"))
+    programs(tmp_path, sbatch="", srun="")
     assert [choose_executor(wanted) for wanted in ("auto", "slurm", "local")] == ["slurm", "slurm", "local"]
 
 
-SBATCH_WITHOUT_CONTROLLER = (
-    "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
-)
-
-
-def test_a_controller_that_does_not_answer_is_no_fault_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_controller_is_no_fault_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked once: sbatch tries for a minute before it gives up."""
     project = make_project(tmp_path)
-    _programs(tmp_path, "srun")
-    (tmp_path / "sbatch").write_text(
-        f'#!/bin/sh\necho called >> {tmp_path}/calls\necho "{SBATCH_WITHOUT_CONTROLLER}" >&2\nexit 1\n'
-    )
-    (tmp_path / "sbatch").chmod(0o755)
+    words = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+    programs(tmp_path, srun="", sbatch=f'echo called >> $here/calls; echo "{words}" >&2; exit 1')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(SubmissionError) as caught:
         project.submit(project.plan(use_case=1), project.plan(use_case=2), executor="slurm")
     lines = str(caught.value).splitlines()
-    assert lines[:3] == [
-        "Submitted 0 of 2 jobs.",
-        f"  any/torch_mnist_1: {SBATCH_WITHOUT_CONTROLLER}",
-        "  not tried after that: any/torch_mnist_2",
-    ]
+    refused = f"  any/torch_mnist_1: {words}"
+    assert lines[:3] == ["Submitted 0 of 2 jobs.", refused, "  not tried after that: any/torch_mnist_2"]
     assert lines[3].startswith("Nothing has to be changed. Wait until `sinfo` answers on this machine, and run ")
     assert (tmp_path / "calls").read_text() == "called\n"
     assert project.results.job_folders() == []
@@ -200,14 +143,11 @@ def test_lanes_keep_the_number_of_parallel_jobs() -> None:
     assert _lane(ids, None) is None
 
 
-def _record_all(project: FakeProject, results: Results, scheduler: str, **settings: int) -> None:
-    for measurement in project.plan(**settings).measurements():
-        write_record(bare_record(measurement, environment={"scheduler": scheduler}), results.new_record(measurement))
-
-
 def test_only_records_of_the_same_scheduler_spare_a_job(tmp_path: Path) -> None:
     project = make_project(tmp_path)
-    _record_all(project, project.results, "local")
+    for measurement in project.plan().measurements():
+        made = bare_record(measurement, environment={"scheduler": "local"})
+        write_record(made, project.results.new_record(measurement))
     assert measured_with([project.plan()], project.results, "local") is not None
     assert measured_with([project.plan()], project.results, "slurm") is None
     assert measured_with([project.plan(chunk_size=8)], project.results, "local") is None
@@ -221,7 +161,5 @@ def test_the_same_measurements_are_not_submitted_twice(tmp_path: Path) -> None:
     for framework in FRAMEWORKS:
         assert job_that_measures(project.plan(framework), [broken, active]) is active
     one = JobState(folder=JobFolder(root=tmp_path / "x"), pair=alone(project.plan("jax")), state="queued")
-    assert job_that_measures(project.plan("torch"), [one]) is None
-    assert job_that_measures(project.plan("jax", gpu="a100"), [one]) is None
-    assert job_that_measures(project.plan("jax", chunk_size=8), [one]) is None
-    assert job_that_measures(project.plan("jax", measurements=3), [one]) is None
+    for changes in ({"framework": "torch"}, {"gpu": "a100"}, {"chunk_size": 8}, {"measurements": 3}):
+        assert job_that_measures(project.plan(**{"framework": "jax"} | changes), [one]) is None

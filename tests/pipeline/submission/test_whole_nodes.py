@@ -13,7 +13,7 @@ from pipeline.submission.render import render_node
 from pipeline.submission.submit import _left_of
 from pipeline.submission.whole_nodes import whole_nodes, whole_nodes_in_words
 from pipeline.watching.jobs import JobState
-from tests.made.project import FakeProject, alone, make_project
+from tests.made.project import FakeProject, alone, make_project, small_config
 from tests.pipeline.submission.test_spread import pair_of
 
 
@@ -40,28 +40,17 @@ def test_gpus_without_a_cell_get_rows_of_another(project: FakeProject) -> None:
     """Two cells, of five rows and of one, on four GPUs: three parts and one."""
     pairs = [pair_of(project, dict.fromkeys((8, 16, 32, 64, 128), 1)), pair_of(project, {8: 1}, 5)]
     [job] = whole_nodes(pairs, project.config, None)
-    assert sorted(pair.name for pair in job.pairs) == [
-        "any/pair_mnist_3_part1",
-        "any/pair_mnist_3_part2",
-        "any/pair_mnist_3_part3",
-        "any/pair_mnist_5",
-    ]
+    parts = [f"any/pair_mnist_3_part{number}" for number in (1, 2, 3)]
+    assert sorted(pair.name for pair in job.pairs) == [*parts, "any/pair_mnist_5"]
 
 
-def test_what_is_of_several_gpus_has_a_job_of_its_own(project: FakeProject) -> None:
-    several = pair_of(project, {8: 1})
-    cell = several.cell.model_copy(update={"devices": 2})
-    several = several.model_copy(update={"cell": cell})
+def test_several_gpus_are_a_job_of_their_own_and_how_many_a_node_has_must_be_known(project: FakeProject) -> None:
+    pair = pair_of(project, {8: 1})
+    several = pair.model_copy(update={"cell": pair.cell.model_copy(update={"devices": 2})})
     assert whole_nodes([several], project.config, None) == [QueueJob.of(several)]
-
-
-def test_how_many_gpus_a_node_has_must_be_known(project: FakeProject) -> None:
-    gpus = {name: gpu.model_copy(update={"per_node": None}) for name, gpu in project.config.gpus.items()}
-    config = project.config.model_copy(update={"gpus": gpus})
-    with pytest.raises(
-        ConfigError, match=r"cluster\.whole_nodes in .*: how many GPUs has a node\? Set gpus\.any\.per_node"
-    ):
-        whole_nodes([pair_of(project, {8: 1})], config, None)
+    words = r"cluster\.whole_nodes in .*: how many GPUs has a node\? Set gpus\.any\.per_node"
+    with pytest.raises(ConfigError, match=words):
+        whole_nodes([pair], small_config(), None)
 
 
 def test_a_cell_of_which_one_framework_is_left_stays_on_its_node(project: FakeProject) -> None:
@@ -92,9 +81,8 @@ def test_its_script_and_sentence(project: FakeProject) -> None:
     plans = f"--plan {folder}/pair_mnist_2.json --plan {folder}/pair_mnist_1.json --alone {folder}/pair_mnist_1.json"
     assert f"-m harness.job --lanes {plans}" in script
     assert f"srun --overlap --nodes=1 --ntasks=1 --cpus-per-task={4 * project.config.cluster.cpus_per_task} " in script
-    header = [line for line in script.splitlines() if line.startswith("#SBATCH")]
-    assert {"#SBATCH --nodes=1", "#SBATCH --ntasks-per-node=4", "#SBATCH --gres=gpu:4"} <= set(header)
-    assert {"#SBATCH --exclusive", "#SBATCH --mem=0G", "#SBATCH --job-name=node_1"} <= set(header)
+    asked = ("nodes=1", "ntasks-per-node=4", "gres=gpu:4", "exclusive", "mem=0G", "job-name=node_1")
+    assert {f"#SBATCH --{option}" for option in asked} <= set(script.splitlines())
     estimates = estimates_of(job.pairs, project.results, "slurm")
     words = whole_nodes_in_words([job], dict(zip((one.name for one in job.pairs), estimates, strict=True)))
     assert "1 job on all 4 GPUs of a node, 2 cells or parts of cells side by side" in words

@@ -1,19 +1,18 @@
 """Ratios while the jobs still run: what is new, and what grows."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from harness.paths import Results
-from harness.plan import Framework, JobPlan, Screening
+from harness.plan import Framework, Screening
 from harness.results.record import Record
 from pipeline.watching.ratios import RatiosSoFar
 from tests.made.report_records import CELL, passed, record, save
 from tests.made.report_records import plan as plan_of_modes
 
-
-def plan(framework: Framework, *modes: str) -> JobPlan:
-    return plan_of_modes(framework, *modes).model_copy(update={"screening": Screening(always=())})
+plan = partial(plan_of_modes, screening=Screening(always=()))
 
 
 @pytest.fixture
@@ -61,7 +60,8 @@ def test_a_ratio_grows_and_says_what_it_rests_on(results: Results) -> None:
 
 
 def test_of_several_comparisons_the_line_of_the_job_counts_them(results: Results) -> None:
-    plans = [two_batches("jax", "step.jit"), two_batches("torch", "step.eager")]
+    both: tuple[tuple[Framework, str], ...] = (("jax", "step.jit"), ("torch", "step.eager"))
+    plans = [plan(*one, batch_sizes=(100, 200)) for one in both]
     ratios = RatiosSoFar(plans, results, passed)
     for batch_size, throughput in ((100, 2000.0), (200, 500.0)):
         save(record("jax", "step.jit", throughput, batch_size=batch_size), results)
@@ -70,11 +70,6 @@ def test_of_several_comparisons_the_line_of_the_job_counts_them(results: Results
     assert ratios.of_cell(CELL) == "JAX ahead in 1 of 2"
     assert [one.short for one in found] == ["so far JAX 2.00 ×", "so far PyTorch 2.00 ×"]
     assert ratios.of_several(1) == found[-1:]
-
-
-def two_batches(framework: Framework, mode: str) -> JobPlan:
-    one = plan(framework, mode)
-    return one.model_copy(update={"variants": (*one.variants, one.variants[0].model_copy(update={"batch_size": 200}))})
 
 
 def test_other_records_of_the_folder_are_not_shown(results: Results) -> None:
