@@ -1,7 +1,7 @@
 """A kernel that is wrong is found before it is timed, in every use case. One that an autotuner has chosen would be
 wrong in one mode and one precision only, so that no parity gate meets it.
 
-tests/made/wrong_kernels.py plants one. That the check of use cases 2 and 4 fails on several devices too:
+tests/made/wrong_kernels.py plants one. Use case 2 has the check of use case 1, which is seen to fail on two devices in
 test_several_devices.py.
 """
 
