@@ -7,7 +7,6 @@ each lies in FOLDER/<name>.<rank>.npz afterwards, under names and in layouts tha
 import importlib
 import json
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from tests.made.numbers import Numbers
 from tests.made.sessions import build, make_session, measure, with_first, with_small_images
 from tests.made.shallow import shallow_resnet, shallow_vit
 from tests.made.small_gpt import use_small_gpt
-from tests.made.wrong_kernels import one_tap_left_out
 
 FEW_SAMPLES = 80
 
@@ -76,8 +74,7 @@ def gate(session: Session[Any]) -> Numbers:
     moments."""
     program = build(replace(session, measurement=gate_measurement(session.measurement)))
     kept, shapes = condense(program.parity())
-    held = {"jax": held_of_jax, "torch": held_of_torch}[session.measurement.framework]
-    return kept | {"shapes": np.array(json.dumps(shapes)), "held_bytes": np.array(held(program))}
+    return kept | {"shapes": np.array(json.dumps(shapes)), "held_bytes": np.array(held_bytes(program))}
 
 
 def gate_without_a_sum(session: Session[Any]) -> Numbers:
@@ -86,14 +83,12 @@ def gate_without_a_sum(session: Session[Any]) -> Numbers:
         return gate(session)
 
 
-def held_of_jax(program: Any) -> int:
-    import jax
+def held_bytes(program: Any) -> int:
+    if program.session.measurement.framework == "jax":
+        import jax
 
-    leaves = jax.tree.leaves((program.current.params, program.current.opt_state))
-    return sum(int(shard.data.nbytes) for leaf in leaves for shard in leaf.addressable_shards)
-
-
-def held_of_torch(program: Any) -> int:
+        leaves = jax.tree.leaves((program.current.params, program.current.opt_state))
+        return sum(int(shard.data.nbytes) for leaf in leaves for shard in leaf.addressable_shards)
     tensors = [tensor for kept in program.optimizer.state.values() for tensor in kept.values()]
     local = [getattr(one, "_local_tensor", one) for one in (*program.model.parameters(), *tensors)]
     return sum(int(tensor.nbytes) for tensor in local)
@@ -124,13 +119,6 @@ def check_of_the_control(session: Session[Any]) -> Numbers:
     return {"failed": np.array(str(found.value))}
 
 
-def check_with_a_missing_tap(session: Session[Any]) -> Numbers:
-    """The same of a step whose convolutions leave out one tap of their kernels."""
-    with one_tap_left_out(session.measurement.framework), pytest.raises(CheckFailed) as found:
-        build(session).check()
-    return {"failed": np.array(str(found.value))}
-
-
 def losses(session: Session[Any]) -> Numbers:
     """Of the first 14 steps."""
     program: Any = build(session)
@@ -149,13 +137,12 @@ def in_chunks(session: Session[Any]) -> AbstractContextManager[Any]:
 
 
 def collectives(session: Session[Any]) -> Numbers:
-    """All-reduces, and any other collectives, of one step, with communication and without."""
-    count = {"jax": in_compiled_program, "torch": in_step}[session.measurement.framework]
-    return {name: np.array(count(build(session, joined=name == "joined"))) for name in ("joined", "apart")}
+    """All-reduces, and any other collectives, of JAX's step, with communication and without."""
+    return {name: np.array(collectives_of(build(session, joined=name == "joined"))) for name in ("joined", "apart")}
 
 
-def in_compiled_program(program: Any) -> list[int]:
-    """Of JAX."""
+def collectives_of(program: Any) -> list[int]:
+    """As XLA has compiled it."""
     placed = [program.current, program.data] if hasattr(program, "data") else []
     hlo = program.compute.lower(*(placed or [program.count, program.params, *program.batch])).compile().as_text()
     others = ("all-gather", "all-to-all", "collective-permute", "reduce-scatter", "collective-broadcast")
@@ -165,30 +152,6 @@ def in_compiled_program(program: Any) -> list[int]:
         for name in ("all-reduce", *others)
     }
     return [counts["all-reduce"], sum(counts[name] for name in others)]
-
-
-def in_step(program: Any) -> list[int]:
-    """Of PyTorch, called from Python; what DistributedDataParallel calls in C++ is not seen."""
-    from torch import distributed
-
-    names = "all_reduce all_gather all_gather_into_tensor all_to_all broadcast gather reduce reduce_scatter"
-    called: list[str] = []
-
-    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            called.append(name)
-            return function(*arguments, **keywords)
-
-        return call
-
-    replaced = {
-        name: counted(name, getattr(distributed, name))
-        for name in [*names.split(), "reduce_scatter_tensor", "send", "recv"]
-    }
-    with mock.patch.multiple(distributed, **replaced):
-        program.step()
-    reduced = called.count("all_reduce")
-    return [reduced, len(called) - reduced]
 
 
 def graphs_in_step(session: Session[Any]) -> Numbers:

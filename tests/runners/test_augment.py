@@ -1,6 +1,7 @@
 """Crops and flips on the device: the same numbers in both frameworks, and those of PyTorch's own interpolation."""
 
 from functools import cache
+from typing import Any
 
 import jax
 import numpy as np
@@ -44,19 +45,16 @@ def test_a_crop_is_what_interpolating_the_cut_image_gives() -> None:
         np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=ONE_ULP_OF_255)
 
 
-@pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_the_whole_image_stays_as_it_is(framework: str) -> None:
+@pytest.mark.parametrize(
+    ("augment", "place", "dtype"),
+    [(jax_augment, jax.numpy.asarray, "float32"), (torch_augment, torch.from_numpy, torch.float32)],
+    ids=["jax", "torch"],
+)
+def test_the_whole_image_stays_as_it_is(augment: Any, place: Any, dtype: Any) -> None:
     """And flipped it is its mirror image; what has no crops is not touched."""
     crops = np.array([[0, 0, 40, 36, 0], [0, 0, 40, 36, 1]], np.int32)
     batch = {"images": IMAGES[:2], "crops": crops, "labels": np.array([3, 4])}
-    if framework == "jax":
-        found = jax_augment.augmented(
-            {name: jax.numpy.asarray(array) for name, array in batch.items()}, None, "float32"
-        )
-    else:
-        placed = {name: torch.from_numpy(array) for name, array in batch.items()}
-        found = torch_augment.augmented(placed, None, torch.float32)
+    found = augment.augmented({name: place(array) for name, array in batch.items()}, None, dtype)
     assert found.keys() == {"images", "labels"}
     np.testing.assert_allclose(np.asarray(found["images"]), [IMAGES[0], IMAGES[1][:, ::-1]], rtol=1e-7)
-    augment = {"jax": jax_augment, "torch": torch_augment}[framework]
     assert augment.augmented(found, 7, None) is found

@@ -3,7 +3,6 @@
 import importlib
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,34 +13,21 @@ from harness.results.ceilings import attainable, read_ceilings
 from tests.made.processes import run_python
 
 
-def prepared(framework: Framework, precision: str = "fp32") -> tuple[Any, Any]:
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_products_and_triads_are_of_random_numbers(framework: Framework) -> None:
+    """A sum of 512 products of normal numbers has mean 0 and variance 512. b + 3 c has variance 10; b and c are not the
+    same, or it would be 16."""
     device = importlib.import_module(f"{framework}_runner.device").Device()
-    device.set_up(precision)
-    return device, importlib.import_module(f"{framework}_runner.ceilings")
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_product_is_of_random_numbers_and_of_its_shape(framework: Framework) -> None:
-    """A sum of 512 products of normal numbers has mean 0 and variance 512."""
-    device, runner = prepared(framework)
-    step = runner.matrix_product(device, "fp32", (64, 512, 96))
-    first = np.asarray(step()).copy()
-    second = step()
-    device.wait(second)
-    assert first.shape == (64, 96)
-    assert np.asarray(second) == pytest.approx(first)
-    assert first.std() == pytest.approx(np.sqrt(512), rel=0.1) and abs(first.mean()) < 1
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_triad_adds_three_times_the_other(framework: Framework) -> None:
-    """b + 3 c of normal numbers has variance 10; b and c are not the same, or it would be 16."""
-    device, runner = prepared(framework)
-    step = runner.triad(device, 20_000)
-    step()
-    found = np.asarray(step()).copy()
-    assert found.shape == (20_000,) and found.dtype == np.float32
-    assert found.var() == pytest.approx(10, rel=0.05)
+    device.set_up("fp32")
+    runner = importlib.import_module(f"{framework}_runner.ceilings")
+    for step, shape, variance in (
+        (runner.matrix_product(device, "fp32", (64, 512, 96)), (64, 96), 512),
+        (runner.triad(device, 20_000), (20_000,), 10),
+    ):
+        first = np.asarray(step()).copy()
+        assert (first.shape, first.dtype) == (shape, np.float32)
+        assert np.asarray(step()) == pytest.approx(first)
+        assert first.var() == pytest.approx(variance, rel=0.05) and abs(first.mean()) < 1
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

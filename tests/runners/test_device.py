@@ -17,7 +17,7 @@ MODULES: dict[Framework, Any] = {"jax": jax_device, "torch": torch_device}
 pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["tf32", "fp16"])
 def test_precisions_of_a_gpu_are_refused_on_a_cpu(
     framework: Framework, precision: Precision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -27,9 +27,7 @@ def test_precisions_of_a_gpu_are_refused_on_a_cpu(
         device().set_up(precision)
 
 
-@pytest.mark.parametrize(
-    ("precision", "capability", "least"), [("tf32", (7, 5), "8.0"), ("bf16", (7, 5), "8.0"), ("fp16", (6, 1), "7.0")]
-)
+@pytest.mark.parametrize(("precision", "capability", "least"), [("bf16", (7, 5), "8.0"), ("fp16", (6, 1), "7.0")])
 def test_precisions_that_a_gpu_lacks_are_refused(
     framework: Framework,
     precision: Precision,

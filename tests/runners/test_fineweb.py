@@ -13,24 +13,12 @@ from tests.made.numbers import TOLERANCE
 from tests.made.sessions import build, make_session
 from torch_runner.task import NextToken, to_device
 
-SAMPLES = 2
-
-
-def session_of(framework: Framework, use_case: str, **arguments: Any) -> Any:
-    return make_session(framework, use_case, benchmark="fineweb", model="gpt2", batch_size=SAMPLES, **arguments)
-
 
 @pytest.mark.parametrize(("framework", "mode"), [("jax", "ghost.jit"), ("torch", "ghost.eager")])
 def test_sums_that_ghost_norms_clip_are_those_of_a_loop(framework: Framework, mode: str) -> None:
-    session = session_of(
-        framework,
-        "per_sample_gradients",
-        execution_mode=mode,
-        options={"output": "clipped_sum"},
-        precision="fp64",
-        clip_norm=0.5,
-    )
-    program = build(session)
+    names: dict[str, Any] = {"benchmark": "fineweb", "model": "gpt2", "execution_mode": mode, "precision": "fp64"}
+    asked = {"options": {"output": "clipped_sum"}, "clip_norm": 0.5, "batch_size": 2}
+    program = build(make_session(framework, "per_sample_gradients", **names, **asked))
     assert "wte: equal_tokens" in program.details["choices"]
     assert [check.error < TOLERANCE for check in program.check()] == [True] * 3
 

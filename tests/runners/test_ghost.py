@@ -1,7 +1,6 @@
 """Ghost norms on both sides against one reference: torch.autograd, sample by sample, in float64."""
 
-from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,7 @@ from harness.work.ghost import Cost, Form, Shape, choose, costs, slices
 from harness.work.use_cases.per_sample_gradients import Settings
 from jax_runner import ghost as of_jax
 from jax_runner.captured import Captured
+from jax_runner.layers import Sequential
 from tests.made.captures import only_trace
 from tests.made.numbers import TOLERANCE, Numbers, OneByOne, one_by_one
 from tests.made.sessions import build, make_session, with_small_images
@@ -50,9 +50,12 @@ def expected(benchmark: str, output: str) -> Numbers:
     return loop(benchmark).output(output, MODELS[benchmark][1])
 
 
+CASES = [("mnist", "clipped_sum"), ("cifar10", "clipped_sum"), ("text", "norms")]
+"""The clipped sum takes the norms, so it stands for both; that of `text` is below."""
+
+
 @pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize("output", ["norms", "clipped_sum"])
-@pytest.mark.parametrize("benchmark", MODELS)
+@pytest.mark.parametrize(("benchmark", "output"), CASES)
 def test_torch_is_the_loop(benchmark: str, output: str, traced: bool) -> None:
     problem = make_problem("torch", benchmark)
     compute = of_torch.ghost(problem, output, MODELS[benchmark][1], traced=traced)
@@ -60,11 +63,8 @@ def test_torch_is_the_loop(benchmark: str, output: str, traced: bool) -> None:
     assert relative_error(actual, expected(benchmark, output)) < TOLERANCE
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "output"), [("mnist", "clipped_sum"), ("cifar10", "clipped_sum"), ("text", "norms")]
-)
+@pytest.mark.parametrize(("benchmark", "output"), CASES)
 def test_jax_is_the_loop(benchmark: str, output: str) -> None:
-    """The clipped sum takes the norms, so it stands for both where compiling takes long; that of `text` is below."""
     problem = make_problem("jax", benchmark)
     settings = Settings(chunk_size=1, clip_norm=MODELS[benchmark][1])
     compute = jax.jit(of_jax.ghost(problem, output, settings))
@@ -73,28 +73,15 @@ def test_jax_is_the_loop(benchmark: str, output: str) -> None:
     assert relative_error(actual, expected(benchmark, output)) < TOLERANCE
 
 
-@pytest.mark.parametrize(
-    ("framework", "mode", "benchmark"), [("torch", "ghost.compiled", "text"), ("jax", "ghost.jit", "text")]
-)
-def test_mode_is_the_loop_and_says_how(
-    framework: Framework, mode: str, benchmark: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("framework", "mode"), [("torch", "ghost.compiled"), ("jax", "ghost.jit")])
+def test_mode_is_the_loop_and_says_how(framework: Framework, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     only_trace(monkeypatch)
-    model, clip_norm = MODELS[benchmark]
-    session = make_session(
-        framework,
-        "per_sample_gradients",
-        benchmark=benchmark,
-        model=model,
-        batch_size=BATCH_SIZE,
-        execution_mode=mode,
-        options={"output": "clipped_sum"},
-        precision="fp64",
-        clip_norm=clip_norm,
-    )
-    program = build(session)
+    model, clip_norm = MODELS["text"]
+    names: dict[str, Any] = {"benchmark": "text", "model": model, "execution_mode": mode, "precision": "fp64"}
+    asked = {"options": {"output": "clipped_sum"}, "clip_norm": clip_norm, "batch_size": BATCH_SIZE}
+    program = build(make_session(framework, "per_sample_gradients", **names, **asked))
     numbers = {name.rpartition("/")[2]: value for name, value in program.parity().items() if "/" in name}
-    assert relative_error(numbers, expected(benchmark, "clipped_sum")) < TOLERANCE
+    assert relative_error(numbers, expected("text", "clipped_sum")) < TOLERANCE
     assert program.details["choices"] == ["embed: equal_tokens", "hidden: gram", "output: gram"]
 
 
@@ -122,17 +109,12 @@ def test_both_frameworks_choose_the_same(benchmark: str, model: str) -> None:
 
 # The forms of one layer
 
-FORMS: dict[str, Sequence[Form]] = {
-    "same": ("gram", "pixel_gram", "instantiated"),
-    "odd": ("gram", "pixel_gram", "instantiated"),
-    "strided": ("gram", "instantiated"),
-    "dense": ("gram", "instantiated"),
-}
-CONVOLUTIONS = {
-    # kernel, stride, padding
+LAYERS: dict[str, Any] = {
+    # kernel, stride, padding of convolutions
     "same": ((3, 3), (1, 1), (1, 1)),
     "odd": ((4, 2), (1, 1), (2, 0)),
     "strided": ((3, 2), (2, 3), (1, 0)),
+    "dense": (),
 }
 SAMPLES = 3
 
@@ -144,17 +126,19 @@ def double() -> Any:
 
 
 @pytest.mark.parametrize("slice_bytes", [2**24, 1], ids=["whole", "one by one"])
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.usefixtures("double")
 def test_forms_agree(name: str, slice_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With each other, with autograd, and of both frameworks."""
     torch.manual_seed(0)
+    forms: list[Form] = ["gram", "instantiated"]
     if name == "dense":
         module: Any = nn.Linear(7, 4, bias=False).double()
         inputs = torch.randn(SAMPLES, 6, 7, dtype=torch.float64)
         of_flax: Any = nnx.Linear(7, 4, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
     else:
-        kernel, stride, padding = CONVOLUTIONS[name]
+        kernel, stride, padding = LAYERS[name]
+        forms += ["pixel_gram"] if stride == (1, 1) else []
         module = nn.Conv2d(2, 4, kernel, stride, padding, bias=False).double()
         inputs = torch.randn(SAMPLES, 2, 6, 5, dtype=torch.float64)
         of_flax = nnx.Conv(2, 4, kernel, strides=stride, padding=padding, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
@@ -170,26 +154,12 @@ def test_forms_agree(name: str, slice_bytes: int, monkeypatch: pytest.MonkeyPatc
         return jnp.asarray(tensor.numpy() if name == "dense" else tensor.movedim(1, -1).numpy())
 
     captured = Captured(of_flax, lambda *_: jnp.zeros(()), last(inputs), last(gradient))
-    for form in FORMS[name]:
+    for form in forms:
         layer = of_torch.Layer("layer", module, form, slice_bytes)
         np.testing.assert_allclose(of_torch.squared_norms(layer, inputs, gradient), wanted, rtol=1e-12, err_msg=form)
         for on_gpu in (False, True):
             found = of_jax.squared_norms(captured, form, on_gpu=on_gpu)
             np.testing.assert_allclose(found, wanted, rtol=1e-12, err_msg=form)
-
-
-@pytest.mark.usefixtures("double")
-def test_rows_of_equal_tokens_add_up() -> None:
-    """All tokens equal, none, some."""
-    tokens = torch.tensor([[4, 4, 4, 4], [0, 1, 2, 3], [1, 0, 1, 0]])
-    gradient = torch.randn(3, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    rows = [torch.zeros(5, 2, dtype=torch.float64).index_add(0, *both) for both in zip(tokens, gradient, strict=True)]
-    wanted = [float(of_one.square().sum()) for of_one in rows]
-    np.testing.assert_allclose(of_torch.equal_tokens(nn.Embedding(5, 2), tokens, gradient), wanted, rtol=1e-12)
-    embed = nnx.Embed(5, 2, rngs=nnx.Rngs(0))
-    for one, of_one, square in zip(tokens, gradient, wanted, strict=True):
-        actual = of_jax.equal_tokens(embed, jnp.asarray(one.numpy()), jnp.asarray(of_one.numpy()))
-        assert float(actual) == pytest.approx(square, rel=1e-12)
 
 
 # The choice
@@ -266,19 +236,13 @@ def test_torch_refuses(model: nn.Module, message: str) -> None:
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (lambda rngs: nnx.LayerNorm(2, rngs=rngs), r"knows .*, not flax.*LayerNorm \(layer\)"),
-        (
-            lambda rngs: nnx.Conv(2, 2, (3, 3), feature_group_count=2, rngs=rngs),
-            "one group without dilation, not layer",
-        ),
-        (lambda rngs: nnx.Conv(2, 2, (3, 3), padding="SAME", rngs=rngs), "padded by numbers, not layer"),
+        (partial(nnx.LayerNorm, 2), r"knows .*, not flax.*LayerNorm \(0\)"),
+        (partial(nnx.Conv, 2, 2, (3, 3), feature_group_count=2), "one group without dilation, not 0"),
+        (partial(nnx.Conv, 2, 2, (3, 3), padding="SAME"), "padded by numbers, not 0"),
     ],
     ids=["unknown", "grouped", "padded by name"],
 )
 def test_jax_refuses(layer: Any, message: str) -> None:
-    class Model(nnx.Module):
-        def __init__(self) -> None:
-            self.layer = layer(nnx.Rngs(0))
-
+    problem = SimpleNamespace(model=Sequential(layer(rngs=nnx.Rngs(0))))
     with pytest.raises(Refused, match=message):
-        of_jax.ghost(SimpleNamespace(model=Model()), "norms", Settings(chunk_size=1, clip_norm=1.0))  # type: ignore[arg-type]
+        of_jax.ghost(problem, "norms", Settings(chunk_size=1, clip_norm=1.0))  # type: ignore[arg-type]

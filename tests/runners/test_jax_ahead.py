@@ -53,29 +53,14 @@ def test_every_card_is_told() -> None:
         assert f"{line}\n" in told["h100"], line
 
 
-@pytest.mark.parametrize(
-    ("name", "precision", "refused"),
-    [
-        ("rtx2080ti", "bf16", True),
-        ("rtx2080ti", "tf32", True),
-        ("rtx2080ti", "fp16", False),
-        ("rtx3080", "bf16", False),
-        ("b200", "tf32", False),
-    ],
-)
-def test_precisions_go_by_the_card(name: str, precision: str, refused: bool) -> None:
-    device = AbsentGpu(card(name))
-    if refused:
-        with pytest.raises(Refused, match=f"{precision} needs compute capability 8.0, which .* RTX 2080 Ti lacks"):
-            device.set_up(precision)
-    else:
-        device.set_up(precision)
-
-
-def test_an_absent_gpu_is_one_whose_arrays_are_on_the_cpu() -> None:
-    device = AbsentGpu(card("h100"))
-    assert device.on_gpu and device.device.platform == "cpu"
-    assert jax.device_put(np.ones(2), device.device).devices() == {jax.local_devices(backend="cpu")[0]}
+def test_precisions_go_by_the_card() -> None:
+    """Arrays are on the CPU."""
+    old, new = AbsentGpu(card("rtx2080ti")), AbsentGpu(card("rtx3080"))
+    assert old.on_gpu and old.device.platform == "cpu"
+    old.set_up("fp16")
+    new.set_up("bf16")
+    with pytest.raises(Refused, match="bf16 needs compute capability 8.0, which .* RTX 2080 Ti lacks"):
+        old.set_up("bf16")
 
 
 def test_a_step_is_lowered_for_the_shapes_of_its_arguments() -> None:
@@ -94,51 +79,36 @@ def test_a_step_is_lowered_for_the_shapes_of_its_arguments() -> None:
     assert [one.donated for one in jax.tree.leaves(lowered.args_info)] == [True, False]
 
 
-def test_modes_of_a_gpu_are_built_and_lowered() -> None:
-    """By the functions that a job uses; nothing is compiled or run."""
-    facts = facts_of(measurement(execution_mode="step.jit_graph"), OnThisCpu(card("h100")), lower_only=True)
-    assert (facts.outcome, facts.reason, facts.program) == ("ok", None, None)
-    assert (facts.card, facts.benchmark, facts.use_case, facts.notes) == (
-        "h100",
-        "mnist",
-        1,
-        ("built and lowered, not compiled",),
-    )
-
-
 @pytest.mark.parametrize(
-    ("given", "outcome", "reason"),
+    ("part", "given", "outcome", "reason"),
     [
-        ({"execution_mode": "step.overlap"}, "refused", "is for several devices"),
-        ({"batch_size": 100_000}, "failed", "batch size 100000 is larger than the training set"),
-        ({"model": "other"}, "failed", "other"),
+        ("variant", {"execution_mode": "step.overlap"}, "refused", "is for several devices"),
+        ("variant", {"batch_size": 100_000}, "failed", "batch size 100000 is larger than the training set"),
+        ("cell", {"devices": 2}, "refused", "mnist_1 takes several GPUs, and programs are compiled ahead for one"),
     ],
 )
-def test_what_cannot_be_built_is_told_as_a_record_would(given: dict[str, Any], outcome: str, reason: str) -> None:
+def test_what_cannot_be_built_is_told_as_a_record_would(
+    part: str, given: dict[str, Any], outcome: str, reason: str
+) -> None:
     one = measurement()
-    variant = one.variant.model_copy(update=given)
-    facts = facts_of(one.model_copy(update={"variant": variant}), OnThisCpu(card("h100")))
+    changed = one.model_copy(update={part: getattr(one, part).model_copy(update=given)})
+    facts = facts_of(changed, OnThisCpu(card("h100")))
     assert facts.outcome == outcome and reason in str(facts.reason)
 
 
-def test_several_gpus_are_refused() -> None:
-    one = measurement()
-    two = one.model_copy(update={"cell": one.cell.model_copy(update={"devices": 2})})
-    facts = facts_of(two, OnThisCpu(card("h100")))
-    assert (facts.outcome, facts.reason) == (
-        "refused",
-        "mnist_1 takes several GPUs, and programs are compiled ahead for one",
-    )
-
-
 def test_a_request_has_a_line_for_each_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modes of a GPU are built and lowered by the functions that a job uses; nothing is compiled or run."""
     monkeypatch.setattr(ahead, "AbsentGpu", OnThisCpu)
     asked = [measurement(), measurement(execution_mode="step.jit_graph")]
     told: list[str] = []
     monkeypatch.setattr(ahead, "has_cuda_plugin", lambda: True)
     assert answer(Request(card="a100", measurements=asked, lower_only=True), told.append) == 0
     found = [ProgramFacts.model_validate_json(line) for line in told]
-    assert [(one.card, one.variant) for one in found] == [("a100", one.variant) for one in asked]
+    assert [one.variant for one in found] == [one.variant for one in asked]
+    for one in found:
+        assert (one.outcome, one.reason, one.program) == ("ok", None, None)
+        assert (one.card, one.benchmark, one.use_case) == ("a100", "mnist", 1)
+        assert one.notes == ("built and lowered, not compiled",)
 
 
 def test_without_the_plugin_there_is_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,23 +17,15 @@ from jax_runner.device import Device
 
 
 def test_out_of_memory_is_known() -> None:
-    """A real allocation that no machine can give."""
+    """Of a real allocation that no machine can give, and of those who ask the driver themselves, also where it is the
+    cause of another error."""
     with pytest.raises(Exception, match="RESOURCE_EXHAUSTED") as raised:
         jnp.zeros((1 << 20, 1 << 26), jnp.uint8).block_until_ready()
     assert Device().is_out_of_memory(raised.value)
-
-
-@pytest.mark.parametrize("words", module.OUT_OF_MEMORY)
-def test_out_of_memory_beside_the_pool_is_known(words: str) -> None:
-    """Of those who ask the driver themselves, also where it is the cause of another error."""
     error = RuntimeError("INTERNAL: could not load a module")
-    error.__cause__ = RuntimeError(f"INTERNAL: {words}: 2.00GiB")
+    error.__cause__ = RuntimeError("INTERNAL: CUDNN_STATUS_ALLOC_FAILED: 2.00GiB")
     assert Device().is_out_of_memory(error)
-
-
-@pytest.mark.parametrize("words", ["shapes do not match", "INTERNAL: an illegal memory access was encountered"])
-def test_other_errors_are_not_out_of_memory(words: str) -> None:
-    assert not Device().is_out_of_memory(RuntimeError(words))
+    assert not Device().is_out_of_memory(RuntimeError("INTERNAL: an illegal memory access was encountered"))
 
 
 @pytest.mark.parametrize(
@@ -41,9 +33,7 @@ def test_other_errors_are_not_out_of_memory(words: str) -> None:
     [
         ("0", World(rank=1, size=2, local_rank=1), "sees 1 GPU(s), and rank 1 of this node needs the one numbered 1."),
         ("0", World(devices_per_rank=2), "sees 1 GPU(s), and rank 0 of this node needs the one numbered 1."),
-        ("MIG-a,MIG-b", World(rank=1, size=2, local_rank=1), "sees 1 GPU(s), and rank 1"),
         ("0,1", World(rank=1, size=2, local_rank=1), None),
-        ("2", World(rank=1, size=2, local_rank=0), None),
         ("", World(rank=1, size=2, local_rank=1), None),
     ],
 )

@@ -24,8 +24,6 @@ MODELS = (
     ("train", "molpcba", "gcn", {}),
     ("per_sample_gradients", "molpcba", "graphnet", {}),
     ("per_sample_gradients", "mnist", "cnn", {}),
-    ("many_models", "synthetic", "linear", {}),
-    ("many_models", "synthetic", "conv2d", {}),
     ("many_models", "synthetic", "mlp", {}),
     ("many_models", "synthetic", "convnet", {}),
 )
@@ -84,28 +82,27 @@ def test_work_by_hand() -> None:
     assert work_of(products, precision="fp16", with_gradients=False).least_bytes == 2 * (26 + 107)
 
 
-def tokens(samples: int, positions: int) -> torch.Tensor:
-    return torch.empty(samples, positions, dtype=torch.long, device="meta")
-
-
-def images(samples: int, side: int) -> torch.Tensor:
-    return torch.empty(samples, 3, side, side, device="meta")
+def tokens_or_images(*shape: int) -> torch.Tensor:
+    """[samples, positions], or NCHW."""
+    return torch.empty(shape, dtype=torch.long if len(shape) == 2 else torch.float32, device="meta")
 
 
 @pytest.mark.parametrize(
-    ("name", "model"), [("imagenet100", "resnet50"), ("imagenet100", "vit_b_16"), ("fineweb", "gpt2")]
+    ("name", "model", "shape"),
+    [
+        ("imagenet100", "resnet50", (2, 3, 64, 64)),
+        ("imagenet100", "vit_b_16", (2, 3, 64, 64)),
+        ("fineweb", "gpt2", (2, 64)),
+    ],
 )
-def test_both_frameworks_count_the_same_from_shapes_alone(name: str, model: str) -> None:
+def test_both_frameworks_count_the_same_from_shapes_alone(name: str, model: str, shape: tuple[int, ...]) -> None:
     """In a small size. No program is built."""
     ours, theirs = (
         make_session(framework, "train", benchmark=name, model=model, batch_size=2) for framework in FRAMEWORKS
     )
-    if name == "fineweb":
-        found, expected = of_jax(ours, jax.ShapeDtypeStruct((2, 64), jnp.int32)), of_torch(theirs, tokens(2, 64))
-    else:
-        nhwc = jax.ShapeDtypeStruct((2, 64, 64, 3), jnp.float32)
-        found, expected = of_jax(ours, nhwc), of_torch(theirs, images(2, 64))
-    assert sorted(found) == sorted(expected)
+    of_images, of_tokens = jax.ShapeDtypeStruct((2, 64, 64, 3), jnp.float32), jax.ShapeDtypeStruct(shape, jnp.int32)
+    found = of_jax(ours, of_tokens if len(shape) == 2 else of_images)
+    assert sorted(found) == sorted(of_torch(theirs, tokens_or_images(*shape)))
 
 
 @pytest.mark.parametrize(
@@ -118,6 +115,6 @@ def test_a_model_has_the_multiply_adds_that_it_declares(name: str, model: str) -
     declared = benchmark(name)
     sizes = declared.sizes().model_dump()
     session = make_session("torch", "train", benchmark=name, model=model, batch_size=2, sizes=sizes)
-    positions = {"gpt_nano": 64, "gpt_mini": 256, "gpt2": 1024}
-    found = of_torch(session, tokens(1, positions[model]) if model in positions else images(1, 224))
+    positions = {"gpt_nano": (64,), "gpt_mini": (256,), "gpt2": (1024,)}
+    found = of_torch(session, tokens_or_images(1, *positions.get(model, (3, 224, 224))))
     assert sum(product.multiply_adds for product in found) == declared.model(model).multiply_adds

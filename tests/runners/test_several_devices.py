@@ -1,7 +1,7 @@
 """Use cases 2 and 4: two devices compute what one computes, on both sides. Two processes of the CPU, gloo between them.
 
 In float64, so that only a mistake can make a difference. A process does all of its tasks, as starting one costs more
-than any of them; what one device finds is computed in this process.
+than any of them; what one device of PyTorch finds, which has the numbers of one of JAX, is computed in this process.
 """
 
 import json
@@ -35,19 +35,11 @@ PROCESS_PER_NODE = {"train": "step.process_per_node", "per_sample_gradients": "v
 CLIP_NORM = 80.0
 """Among the norms of the first samples, which are 11 to 148: some are clipped, some are not."""
 
-RECIPE = {
-    "schedule": "cosine",
-    "warmup_epochs": 0.01,
-    "label_smoothing": 0.1,
-    "augmentation": "crop_and_flip",
-}
+RECIPE = {"schedule": "cosine", "warmup_epochs": 0.01, "label_smoothing": 0.1, "augmentation": "crop_and_flip"}
 """The warm-up is two steps long."""
 
 ADAMW = {"optimizer": "adamw", "max_gradient_norm": 0.1, "epsilon": 1e-4}
 """The gradients' norm is above 1, so all are clipped; after the average, or the two ranks' norms would differ."""
-
-WHOLE_GRADIENTS = ("full", "clipped_sum")
-"""Of use case 4, as a measurement runs it."""
 
 ON_CPU = {
     "JAX_PLATFORMS": "cpu",
@@ -58,7 +50,6 @@ ON_CPU = {
 
 Task = dict[str, Any]
 Tasks = dict[str, Task]
-IN_CHUNKS = {"in_chunks": True}
 
 
 def train(what: str, **session: Any) -> Task:
@@ -78,7 +69,6 @@ def tasks_of(framework: str) -> Tasks:
     tasks = {
         "train": train("parity"),
         "train-apart": train("parity_apart"),
-        "train-collectives": train("collectives"),
         "train-whole": train("whole", batch_size=16),
         "train-whole_step": train("parity", execution_mode={"jax": "scan.jit", "torch": "step.compiled"}[framework]),
         "batch_norm": train(
@@ -87,21 +77,20 @@ def tasks_of(framework: str) -> Tasks:
         "agreements": train("agreements"),
         "adamw": train("parity", **ADAMW),
     }
-    for name, mode, output in per_sample_tasks(framework):
-        tasks[name] = gradients("parity", mode, output)
-        if name.endswith("-plain"):
+    tasks |= {name: gradients("parity", mode, output) for name, mode, output in per_sample_tasks(framework)}
+    tasks["clipped_sum-apart"] = gradients("parity_apart", PLAIN_MODE[framework], "clipped_sum")
+    if framework == "jax":
+        tasks["train-collectives"] = train("collectives")
+        for name, mode, output in per_sample_tasks(framework):
             tasks[f"{name}-collectives"] = gradients("collectives", mode, output)
-    if framework == "torch":
-        small = {"benchmark": "mnist", "model": "cnn", "batch_size": 2, "precision": "fp32"}
+    else:
         tasks["unchecked"] = train("check_of_the_control")
-        tasks["missing_tap"] = train("check_with_a_missing_tap", **small)
-        tasks["losses_in_chunks"] = train("losses") | IN_CHUNKS
-        tasks["recipe"] = train("parity", benchmark="mnist", model="cnn", **RECIPE) | IN_CHUNKS
+        tasks["recipe"] = train("losses", benchmark="mnist", model="cnn", **RECIPE) | {"in_chunks": True}
         tasks["adamw-flat"] = train("parity", execution_mode="flat.eager", **ADAMW)
         tasks["train-flat"] = train("parity", execution_mode="flat.eager")
         network = {"benchmark": "cifar10", "model": "cnn", "batch_size": 2, "precision": "fp32"}
         tasks["graphs"] = train("graphs_in_step", execution_mode="step.compiled", **network)
-        for output in WHOLE_GRADIENTS:
+        for output in ("full", "clipped_sum"):
             tasks[f"{output}-whole"] = gradients("whole", PLAIN_MODE[framework], output)
     return tasks
 
@@ -120,7 +109,11 @@ def per_sample_tasks(framework: str) -> list[tuple[str, str, str]]:
 
 def tasks_of_one_process() -> Tasks:
     """JAX with both devices in one process."""
-    names = ["train", "train-collectives", "clipped_sum-plain", "clipped_sum-plain-collectives"]
+    names = [
+        "train",
+        "clipped_sum-plain",
+        *(f"{one}-collectives" for one in ("train", "full-plain", "clipped_sum-plain")),
+    ]
     tasks = {name: tasks_of("jax")[name] for name in names}
     for task in tasks.values():
         task["session"]["execution_mode"] = PROCESS_PER_NODE[task["session"]["use_case"]]
@@ -128,9 +121,9 @@ def tasks_of_one_process() -> Tasks:
 
 
 @cache
-def alone(framework: str, name: str) -> Numbers:
-    """What one device finds."""
-    return one_rank.do(framework, tasks_of(framework)[name])
+def alone(name: str) -> Numbers:
+    """What one device of PyTorch finds, with the whole training set on it."""
+    return one_rank.do("torch", tasks_of("torch")[name] | {"in_chunks": False})
 
 
 Found = Callable[[str, str], list[Numbers]]
@@ -191,25 +184,38 @@ def require_alike(actual: Numbers, expected: Numbers) -> None:
         assert error_of(name, actual, expected) < tolerance, name
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_two_devices_train_as_one(found: Found, framework: str) -> None:
-    """The same outputs, gradients, losses and updates from the same global batches; both ranks end with the same
-    weights."""
-    first, second = found(framework, "train")
-    assert len(set(first["losses_of_steps"])) == 5
-    require_same(first, alone(framework, "train"))
+@pytest.mark.parametrize(
+    ("framework", "task", "of_one"),
+    [
+        *((framework, "train", "train") for framework in FRAMEWORKS),
+        ("jax", "train-whole_step", "train"),  # a scan
+        ("torch", "train-whole_step", "train"),  # the module compiled inside DistributedDataParallel
+        ("torch", "train-flat", "train"),  # averaged as one vector, which a CUDA graph takes
+        *((framework, "adamw", "adamw") for framework in FRAMEWORKS),
+        ("torch", "adamw-flat", "adamw"),
+        ("torch", "recipe", "recipe"),
+        *(
+            (framework, name, f"{output}-plain")
+            for framework in FRAMEWORKS
+            for name, _, output in per_sample_tasks(framework)
+        ),
+    ],
+)
+def test_two_devices_compute_what_one_does(found: Found, framework: str, task: str, of_one: str) -> None:
+    """From the same global batches, also in the clip by one norm of the averaged gradient; what is of samples, in
+    order. In chunks each rank gets the samples of its own part of each batch, and its rates and crops."""
+    first, second = found(framework, task)
+    require_same(first, alone(of_one))
     for name, value in first.items():
         np.testing.assert_array_equal(value, second[name], err_msg=name)
 
 
-def test_two_devices_train_the_same_on_both_sides(found: Found) -> None:
-    require_same(found("jax", "train")[0], found("torch", "train")[0])
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_compiled_training_on_two_devices(found: Found, framework: str) -> None:
-    """JAX's scan; PyTorch compiles the module inside DistributedDataParallel."""
-    require_same(found(framework, "train-whole_step")[0], alone(framework, "train"))
+def test_what_the_clip_and_the_steps_show() -> None:
+    """A clip before the average would give another norm, and steps on one batch the same loss."""
+    norm = np.sqrt(sum(np.sum(value**2) for name, value in alone("adamw").items() if name.startswith("gradients/")))
+    assert norm == pytest.approx(0.1)
+    assert len(set(alone("train")["losses_of_steps"])) == 5
+    assert len(set(alone("recipe")["losses"])) == 14
 
 
 def test_control_is_the_very_code_that_was_timed(found: Found) -> None:
@@ -219,13 +225,15 @@ def test_control_is_the_very_code_that_was_timed(found: Found) -> None:
         assert {name: int(rank[name]) for name in ("joined", "apart")} == {"joined": 2, "apart": 0}
 
 
+@pytest.mark.parametrize("task", ["train", "clipped_sum"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_control_moves_no_gradients(found: Found, framework: str) -> None:
+def test_control_moves_no_gradients(found: Found, framework: str, task: str) -> None:
     """Each rank goes its own way: from the same weights, by the gradients of its own part."""
-    (first, second), (joined, _) = found(framework, "train-apart"), found(framework, "train")
+    first, second = found(framework, f"{task}-apart")
+    joined, _ = found(framework, {"clipped_sum": "clipped_sum-plain"}.get(task, task))
     require_same({"outputs": first["outputs"]}, {"outputs": joined["outputs"]})
     for name in first:
-        if name.startswith("updates/"):
+        if name.startswith(("updates/", "clipped_sum/")):
             assert error_of(name, first, second) > 1e-3, name
             assert error_of(name, first, joined) > 1e-3, name
 
@@ -233,16 +241,6 @@ def test_control_moves_no_gradients(found: Found, framework: str) -> None:
 def test_check_finds_gradients_that_are_not_averaged(found: Found) -> None:
     for rank in found("torch", "unchecked"):
         assert "gradients of the step against float64" in str(rank["failed"])
-
-
-def test_check_finds_a_wrong_kernel(found: Found) -> None:
-    for rank in found("torch", "missing_tap"):
-        assert "The result is wrong, so it is not timed" in str(rank["failed"])
-
-
-def test_gradients_averaged_by_one_vector(found: Found) -> None:
-    """PyTorch, without DistributedDataParallel: what a CUDA graph takes."""
-    require_same(found("torch", "train-flat")[0], alone("torch", "train"))
 
 
 def test_no_step_waits_for_statistics() -> None:
@@ -257,11 +255,17 @@ def test_no_step_waits_for_statistics() -> None:
         distributed.destroy_process_group()
 
 
-def test_training_moves_only_gradients(found: Found) -> None:
-    """JAX's programs: none for the control, else at most one all-reduce for each of the 5 parameters."""
-    for rank in found("jax", "train-collectives"):
+@pytest.mark.parametrize(
+    ("task", "most"),
+    [("train", 5), *((name, int(output == "clipped_sum")) for name, _, output in per_sample_tasks("jax"))],
+)
+def test_what_moves_in_jax(found: Found, one_process: Callable[[str], Numbers], task: str, most: int) -> None:
+    """Nothing but gradients: at most one all-reduce for each of the 5 parameters, one for a sum, and none for what is
+    of samples or for the control. The same with one process for both devices."""
+    ranks = found("jax", f"{task}-collectives")
+    for rank in [*ranks, one_process(f"{task}-collectives")]:
         reductions, others = rank["joined"]
-        assert 1 <= reductions <= 5
+        assert min(most, 1) <= reductions <= most
         assert others == 0
         assert rank["apart"].tolist() == [0, 0]
 
@@ -278,19 +282,6 @@ def test_batch_norm_is_local_on_both_sides(found: Found) -> None:
             assert same == (not name.startswith("statistics")), name
 
 
-@pytest.mark.parametrize(
-    ("framework", "name", "output"),
-    [(framework, name, output) for framework in FRAMEWORKS for name, _, output in per_sample_tasks(framework)],
-)
-def test_per_sample_gradients_on_two_devices(found: Found, framework: str, name: str, output: str) -> None:
-    """Per-sample outputs, in order, without a collective; sums by one all-reduce, and the same on both ranks."""
-    for rank in found(framework, name):
-        require_same(rank, alone(framework, f"{output}-plain"))
-    for rank in found(framework, f"{name}-collectives") if name.endswith("-plain") else []:
-        assert rank["joined"].tolist() == [int(output in ("clipped_sum", "batch_gradient")), 0]
-        assert rank["apart"].tolist() == [0, 0]
-
-
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_ranks_agree(found: Found, framework: str) -> None:
     """In float64; nothing is compiled once it has been done."""
@@ -302,61 +293,25 @@ def test_ranks_agree(found: Found, framework: str) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_whole_training(found: Found, framework: str) -> None:
     """As a measurement runs it: both ranks make the same calls and report the mean losses of the one-device run."""
-    expected, ranks = alone(framework, "train-whole"), found(framework, "train-whole")
-    assert json.loads(str(expected["details"])) == {}
+    expected, ranks = alone("train-whole"), found(framework, "train-whole")
     assert len(expected["blocks_alone"]) == 0
     for rank in ranks:
-        require_same_course(rank, expected)
+        for name in ("train_loss", "test_loss"):
+            np.testing.assert_allclose(rank[name], expected[name], rtol=TOLERANCE)
         np.testing.assert_array_equal(rank["calls"], ranks[0]["calls"])
         assert json.loads(str(rank["details"])) == {"batch_norm": "local", "processes": 2, "devices_per_process": 1}
-        assert rank["samples_per_step"] == 16
+        assert (rank["samples_per_step"], len(rank["blocks_alone"]), rank["recompiles"]) == (16, 3, 0)
 
 
-def test_training_in_chunks(found: Found) -> None:
-    """Each rank gets the samples of its own part of each batch: as many losses as steps, those of one device with the
-    whole training set."""
-    expected = one_rank.do("torch", train("losses"))
-    assert len(set(expected["losses"])) == 14
-    for rank in found("torch", "losses_in_chunks"):
-        require_same(rank, expected)
-
-
-def test_rates_and_crops_on_two_devices(found: Found) -> None:
-    for rank in found("torch", "recipe"):
-        require_same(rank, alone("torch", "recipe"))
-
-
-@pytest.mark.parametrize(
-    ("framework", "task"),
-    [("jax", "adamw"), ("torch", "adamw"), ("torch", "adamw-flat")],
-)
-def test_clipped_adamw_on_two_devices(found: Found, framework: str, task: str) -> None:
-    """One norm, of the averaged gradient; a clip before the average would give another sum."""
-    expected = alone("torch", "adamw")
-    norm = np.sqrt(sum(np.sum(value**2) for name, value in expected.items() if name.startswith("gradients/")))
-    assert norm == pytest.approx(0.1)
-    for rank in found(framework, task):
-        require_same(rank, expected)
-
-
-def require_same_course(numbers: Numbers, expected: Numbers) -> None:
-    """The control has its blocks."""
-    np.testing.assert_allclose(numbers["train_loss"], expected["train_loss"], rtol=TOLERANCE)
-    np.testing.assert_allclose(numbers["test_loss"], expected["test_loss"], rtol=TOLERANCE)
-    assert len(numbers["blocks_alone"]) == 3
-    assert numbers["recompiles"] == 0
-
-
-@pytest.mark.parametrize("output", WHOLE_GRADIENTS)
-def test_whole_per_sample_gradients(found: Found, output: str) -> None:
+@pytest.mark.parametrize(("output", "blocks_alone"), [("full", 0), ("clipped_sum", 3)])
+def test_whole_per_sample_gradients(found: Found, output: str, blocks_alone: int) -> None:
     """Each rank's output passes the check against the float64 loop before it is timed. Errors: of the reference, and of
     the measured output the typical and the worst."""
     ranks = found("torch", f"{output}-whole")
     for rank in ranks:
         assert len(rank["errors"]) == 3 and (rank["errors"] < TOLERANCE).all()
         assert (rank["errors"] > 0).all()  # nothing was compared with itself
-        assert len(rank["blocks_alone"]) == (3 if output == "clipped_sum" else 0)
-        assert rank["recompiles"] == 0
+        assert (len(rank["blocks_alone"]), rank["recompiles"]) == (blocks_alone, 0)
         np.testing.assert_array_equal(rank["calls"], ranks[0]["calls"])
 
 
@@ -368,16 +323,8 @@ def test_one_process_computes_what_two_do(found: Found, one_process: Callable[[s
     require_same(one_process(name), found("jax", name)[0])
 
 
-def test_collectives_of_one_process(one_process: Callable[[str], Numbers]) -> None:
-    reductions, others = one_process("train-collectives")["joined"]
-    assert 1 <= reductions <= 5
-    assert others == 0
-    assert one_process("clipped_sum-plain-collectives")["joined"].tolist() == [1, 0]
-
-
-@pytest.mark.parametrize("use_case", ["train", "per_sample_gradients"])
-def test_one_process_per_node_is_refused_on_one_device(use_case: str) -> None:
+def test_one_process_per_node_is_refused_on_one_device() -> None:
     two_nodes = World(size=2, coordinator="127.0.0.1:1")  # of one device each
     for world, words in ((World(), "is for several devices"), (two_nodes, "is for nodes with several")):
         with pytest.raises(Refused, match=words):
-            build(make_session("jax", use_case, execution_mode=PROCESS_PER_NODE[use_case], world=world))
+            build(make_session("jax", "train", execution_mode=PROCESS_PER_NODE["train"], world=world))

@@ -1,6 +1,6 @@
 """What torch_runner/device.py makes of errors, precisions and GPUs, without one."""
 
-import json
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +8,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 from harness.errors import ProjectError, Refused
 from harness.measure.world import World
-from tests.made.processes import output_of
-from torch_runner.device import Device, choose_arithmetic, free_bytes_of_graphs, model_dtype
+from torch_runner.device import Device, choose_arithmetic, free_bytes_of_graphs
 
 
 def compiler_error(inner: Exception) -> BackendCompilerFailed:
@@ -24,28 +23,24 @@ def caused_by(cause: BaseException) -> RuntimeError:
     return error
 
 
-OUT_OF_MEMORY = [
-    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-    torch.AcceleratorError("CUDA error: out of memory"),
-    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-    RuntimeError("Triton Error [CUDA]: out of memory"),
-    RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
-]
-OTHER = [
-    torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
-    RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
-    RuntimeError("Triton Error [CUDA]: invalid argument"),
-]
-
-
-@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=str)
-def test_out_of_memory_is_known_by_whoever_runs_into_it(error: Exception) -> None:
-    device = Device()
-    assert device.is_out_of_memory(error)
-    assert device.is_out_of_memory(compiler_error(error))
-    assert device.is_out_of_memory(caused_by(error))
-    assert device.is_out_of_memory(caused_by(compiler_error(caused_by(error))))
+@pytest.mark.parametrize(
+    ("error", "is_full"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (torch.AcceleratorError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"), True),
+        (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), False),
+        (RuntimeError("Triton Error [CUDA]: invalid argument"), False),
+    ],
+    ids=str,
+)
+def test_out_of_memory_is_known_by_whoever_runs_into_it(error: Exception, is_full: bool) -> None:
+    for one in (error, compiler_error(error), caused_by(compiler_error(caused_by(error)))):
+        assert Device().is_out_of_memory(one) is is_full
 
 
 def test_a_real_allocation_that_no_machine_can_give() -> None:
@@ -56,44 +51,31 @@ def test_a_real_allocation_that_no_machine_can_give() -> None:
         assert device.is_out_of_memory(raised.value)
 
 
-@pytest.mark.parametrize("error", OTHER, ids=str)
-def test_other_errors_are_not_out_of_memory(error: Exception) -> None:
-    device = Device()
-    assert not device.is_out_of_memory(error)
-    assert not device.is_out_of_memory(caused_by(compiler_error(error)))
+def test_out_of_memory_inside_a_capture_is_known_behind_the_error_of_its_end() -> None:
+    """As torch.cuda.graph has it: its end fails too, while the first error is still being handled. What was handled
+    before an error is not its cause."""
+
+    def after(first: Exception, **cause: Any) -> BaseException:
+        second = RuntimeError("operation failed due to a previous error during capture")
+        second.__context__ = first
+        for name, value in cause.items():
+            setattr(second, name, value)
+        return second
+
+    full = torch.OutOfMemoryError("CUDA out of memory")
+    assert Device().is_out_of_memory(after(full))
+    assert not Device().is_out_of_memory(after(full, __suppress_context__=True))
 
 
-def test_out_of_memory_that_an_error_only_followed_is_not_its_cause() -> None:
-    try:
-        try:
-            raise torch.OutOfMemoryError("handled")
-        except RuntimeError:
-            raise ValueError("another one") from None
-    except ValueError as error:
-        assert not Device().is_out_of_memory(error)
-
-
-@pytest.mark.parametrize(("visible", "local_rank"), [(1, 1), (1, 3), (0, 0)])
-def test_a_hidden_gpu_is_named_before_ranks_meet(
-    visible: int, local_rank: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hidden_gpu_is_named_before_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not as a refusal: that would settle the measurement, and other options of Slurm would not be tried."""
     device = Device()
     device.device = torch.device("cuda")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
-    world = World(rank=3, size=4, local_rank=local_rank, coordinator="localhost:1")
-    sentence = rf"sees {visible} GPU\(s\), and rank {local_rank} of this node needs the one numbered {local_rank}\. "
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    sentence = r"sees 1 GPU\(s\), and rank 3 of this node needs the one numbered 3\. "
     with pytest.raises(ProjectError, match=sentence) as raised:
-        device.join(world)
+        device.join(World(rank=3, size=4, local_rank=3, coordinator="localhost:1"))
     assert not isinstance(raised.value, Refused)
-
-
-@pytest.mark.parametrize(("precision", "dtype"), [("fp64", torch.float64), ("fp32", torch.float32)])
-def test_precision_is_that_of_what_is_computed(precision: str, dtype: torch.dtype) -> None:
-    device = Device()
-    device.set_up(precision)
-    assert model_dtype(precision) == dtype
-    assert device.describe()["matmul_precision"] == "highest"
 
 
 def test_every_compilation_counts_once() -> None:
@@ -112,45 +94,21 @@ def test_every_compilation_counts_once() -> None:
     assert device.compilations() == before + 2
 
 
-def test_out_of_memory_inside_a_capture_is_known_behind_the_error_of_its_end() -> None:
-    """As torch.cuda.graph has it: its end fails too, while the first error is still being handled."""
-
-    def capture(cause: Exception) -> Exception:
-        try:
-            try:
-                raise cause
-            finally:
-                raise RuntimeError("operation failed due to a previous error during capture")
-        except RuntimeError as error:
-            return error
-
-    assert Device().is_out_of_memory(capture(torch.OutOfMemoryError("CUDA out of memory")))
-    assert not Device().is_out_of_memory(capture(ValueError("another mistake")))
-
-
-@pytest.mark.parametrize(("precision", "said", "matmul"), [("fp32", "ieee", "highest"), ("tf32", "tf32", "high")])
-def test_inductors_convolutions_hear_of_the_precision_too(precision: str, said: str, matmul: str) -> None:
-    choose_arithmetic(tf32=precision == "tf32")
+@pytest.mark.parametrize(("tf32", "said", "matmul"), [(True, "tf32", "high"), (False, "ieee", "highest")])
+def test_inductors_convolutions_have_the_precision_too_and_default_sets_nothing(
+    tf32: bool, said: str, matmul: str
+) -> None:
+    choose_arithmetic(tf32=tf32)
     description = Device().describe()
-    assert (description["matmul_precision"], description["cudnn_allow_tf32"]) == (matmul, precision == "tf32")
+    assert (description["matmul_precision"], description["cudnn_allow_tf32"]) == (matmul, tf32)
     assert set(description["fp32_precision"].values()) == {said}
     assert (description["cudnn_benchmark"], description["cudnn_benchmark_limit"]) == (True, 0)
-    choose_arithmetic(tf32=False)
-
-
-def test_default_sets_nothing_and_says_what_it_found() -> None:
-    """In a process of its own, as this one has set everything."""
-    code = """
-import json
-from torch_runner.device import Device
-device = Device()
-before = device.describe()
-device.set_up("default")
-print(json.dumps([before, device.describe()]))
-"""
-    before, after = json.loads(output_of("-c", code))
-    assert before == after
-    assert (after["cudnn_allow_tf32"], after["cudnn_benchmark"]) == (True, False)
+    torch.backends.mha.set_fastpath_enabled(tf32)
+    description = Device().describe()
+    Device().set_up("default")
+    assert Device().describe() == description
+    Device().set_up("fp32")
+    assert Device().describe()["mha_fastpath"] is False
 
 
 def test_a_gpu_that_pytorch_does_not_see_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
