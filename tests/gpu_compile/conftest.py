@@ -25,15 +25,15 @@ def plugin_or_skip() -> None:
 
 
 @pytest.fixture(scope="session")
-def by_day(request: pytest.FixtureRequest, plugin_or_skip: None) -> Iterator[Callable[[str], list[Examined]]]:
-    """Of a card: the scatter-add, and all of BY_DAY that run on it. A process for each card that is asked for, two at a
-    time."""
+def by_day(request: pytest.FixtureRequest, plugin_or_skip: None) -> Iterator[Callable[[str], dict[str, Examined]]]:
+    """Of a card, by name: the scatter-add, and all of BY_DAY that run on it. A process for each card that is asked for,
+    two at a time."""
     asking = [item for item in request.session.items if "by_day" in getattr(item, "fixturenames", ())]
-    params = [item.callspec.params if hasattr(item, "callspec") else {} for item in asking]
+    asked = {item.callspec.params["name"] for item in asking}  # type: ignore[attr-defined]
     with ThreadPoolExecutor(2) as pool:
         started: dict[str, Future[list[Examined]]] = {
             name: pool.submit(examine, name, [one.measurement() for one in BY_DAY if one.can_run_on(ALL_CARDS[name])])
             for name in CARDS
-            if any(one.get("name", name) == name for one in params)
+            if name in asked
         }
-        yield lambda card: started[card].result()
+        yield lambda card: {one.name: one for one in started[card].result()}

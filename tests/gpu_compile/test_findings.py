@@ -5,12 +5,12 @@ from functools import cache
 import pytest
 
 from harness.results.program_facts import ProgramFacts
-from tests.gpu_compile.programs import ask, asked
+from tests.gpu_compile.programs import Asked, ask
 
 ASKED = {
-    "vit": asked("imagenet100_1", "vit_b_16", 128, "bf16", "cudnn_attention.jit_graph"),
-    "one image": asked("imagenet100_5", "resnet50", 1, "bf16", "forward.jit"),
-    "cnn": asked("cifar10_1", "cnn", 256, "fp32", "step.jit"),
+    "vit": Asked("imagenet100_1", "vit_b_16", 128, "bf16", "cudnn_attention.jit_graph"),
+    "one image": Asked("imagenet100_5", "resnet50", 1, "bf16", "forward.jit"),
+    "cnn": Asked("cifar10_1", "cnn", 256, "fp32", "step.jit"),
 }
 
 
