@@ -1,6 +1,5 @@
 """harness/measure/gpu.py on the fake NVML, by the real pynvml: each question in a process of its own."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,23 +8,23 @@ from harness.measure.gpu import READINGS
 from harness.work.cards import CARDS
 from tests.fake_gpu.conftest import Started
 
-Ask = Callable[..., Any]
 GPU_OF = "GPU-face0000-0000-0000-0000-00000000000"
 """The place of the board follows."""
 
 
 @pytest.fixture
-def nvml(ask: Started) -> Ask:
+def nvml(ask: Started) -> Started:
     def in_a_process(lines: str, devices: int = 1, **variables: str) -> Any:
-        """What the last of them gives, by JSON."""
+        """What the last of them gives, by JSON. The process ends as that of rank.py does."""
         *first, last = lines.split("; ")
-        program = ["import json, time", "from harness.measure.gpu import *", *first, f"print(json.dumps({last}))"]
+        given = ["import json, os, time", "from harness.measure.gpu import *"]
+        program = [*given, *first, f"print(json.dumps({last}), flush=True)", "os._exit(0)"]
         return ask("-c", "\n".join(program), devices=devices, **variables)
 
     return in_a_process
 
 
-def test_an_a100_has_every_reading(nvml: Ask) -> None:
+def test_an_a100_has_every_reading(nvml: Started) -> None:
     described, state = nvml("[open_gpu().describe(), open_gpu().state()]")
     assert (described["name"], described["uuid"]) == (CARDS["a100"].device_name, GPU_OF + "1")
     assert (described["memory_total_bytes"], described["power_limit_watts"]) == (85_100_068_864, 400.0)
@@ -41,7 +40,7 @@ def test_an_a100_has_every_reading(nvml: Ask) -> None:
     assert set(state) == {reading.name for reading in READINGS}
 
 
-def test_clocks_held_back_are_half_of_the_window(nvml: Ask) -> None:
+def test_clocks_held_back_are_half_of_the_window(nvml: Started) -> None:
     seconds, window_s = nvml(
         "gpu = open_gpu(); start, before = time.monotonic(), gpu.held_back_counters(); time.sleep(0.5); "
         "after, window_s = gpu.held_back_counters(), time.monotonic() - start; "
@@ -63,7 +62,7 @@ SMALLEST = 2 * 2**20
 """Segment of PyTorch's allocator: NVML charges the process with it."""
 
 
-def test_its_uuid_picks_the_same_gpu_in_cuda(nvml: Ask) -> None:
+def test_its_uuid_picks_the_same_gpu_in_cuda(nvml: Started) -> None:
     second = GPU_OF + "2"
     of_torch, of_nvml, memory, used, *_ = nvml(SAME_GPU, devices=8, CUDA_VISIBLE_DEVICES=second)
     assert (of_torch["device_uuid"], of_nvml["uuid"]) == (second, second)
@@ -71,7 +70,7 @@ def test_its_uuid_picks_the_same_gpu_in_cuda(nvml: Ask) -> None:
     assert (*memory, used) == (SMALLEST,) * 3
 
 
-def test_a_slice_is_the_same_in_cuda_and_has_the_readings_of_its_board_but_no_energy(nvml: Ask) -> None:
+def test_a_slice_is_the_same_in_cuda_and_has_the_readings_of_its_board_but_no_energy(nvml: Started) -> None:
     second = "MIG-face0000-0000-0000-0000-000000000202"
     of_torch, of_nvml, memory, _, state, counters = nvml(
         SAME_GPU, devices=2, FAKE_CUDA_MIG="1", CUDA_VISIBLE_DEVICES=second
@@ -85,7 +84,7 @@ def test_a_slice_is_the_same_in_cuda_and_has_the_readings_of_its_board_but_no_en
     assert counters != [{}]
 
 
-def test_of_two_boards_with_slices_cuda_shows_one_slice(nvml: Ask) -> None:
+def test_of_two_boards_with_slices_cuda_shows_one_slice(nvml: Started) -> None:
     """By what the doctor asks PyTorch."""
     lines = "import sys; from pipeline.doctor import PROBES, ask; ask([sys.executable, '-c', PROBES['torch']])"
     found = nvml(lines, devices=2, FAKE_CUDA_MIG="1")
