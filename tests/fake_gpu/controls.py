@@ -1,8 +1,9 @@
-"""Faults that are planted in a capture, and what is allowed there, on the fake CUDA; each answer is what PyTorch says.
+"""Faults that are planted in a capture, and what is allowed there, on the fake CUDA; what PyTorch and the log say.
 
 python -m tests.fake_gpu.controls
 """
 
+import ctypes
 import json
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,14 @@ from typing import Any
 import torch
 
 from harness.fake_gpu.calls import Calls, faults, hindrances
+
+NOT_PERMITTED = "operation not permitted when stream is capturing"  # cudaErrorStreamCaptureUnsupported, 900
+INVALIDATED = "operation failed due to a previous error during capture"  # cudaErrorStreamCaptureInvalidated, 901
+UNJOINED = "capturing stream has unjoined work"  # cudaErrorStreamCaptureUnjoined, 904
+ISOLATED = "dependency created on uncaptured work in another stream"  # cudaErrorStreamCaptureIsolation, 905
+NOT_PINNED = "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned"
+OTHER_DEVICE = "Expected all tensors to be on the same device"
+REFUSED = [INVALIDATED, NOT_PERMITTED]
 
 calls = Calls()
 x = torch.ones(64, 64, device="cuda")
@@ -40,43 +49,48 @@ def isolated() -> None:
     torch.cuda.current_stream().wait_stream(other)
 
 
-FAULTS: dict[str, Callable[[], object]] = {
-    "item": lambda: x.sum().item(),
-    "nonzero": lambda: x.nonzero(),
-    "mask": lambda: x[x > 0],
-    "cpu": lambda: x.cpu(),
-    "pageable copy": lambda: x.copy_(on_host),
-    "new tensor from numbers": lambda: torch.tensor([1.0, 2.0], device="cuda"),
-    "synchronize": lambda: torch.cuda.synchronize(),
-    "stream that is not joined": forked,
-    "waits for what is not captured": isolated,
-    "index by a scalar on the device": lambda: x[torch.zeros((), dtype=torch.int64, device="cuda")],
-    "operand on the host": lambda: x + on_host,
-    "index on the host": lambda: x[torch.zeros(3, dtype=torch.int64)],
+Work = Callable[[], object]
+FAULTS: dict[str, tuple[Work, list[str]]] = {
+    "item": (lambda: x.sum().item(), REFUSED),
+    "nonzero": (lambda: x.nonzero(), REFUSED),
+    "mask": (lambda: x[x > 0], REFUSED),
+    "cpu": (lambda: x.cpu(), [NOT_PINNED]),
+    "pageable copy": (lambda: x.copy_(on_host), [NOT_PINNED]),
+    "new tensor from numbers": (lambda: torch.tensor([1.0, 2.0], device="cuda"), [NOT_PINNED]),
+    "synchronize": (lambda: torch.cuda.synchronize(), REFUSED),
+    "stream that is not joined": (forked, [UNJOINED]),
+    "waits for what is not captured": (isolated, [INVALIDATED, ISOLATED]),
+    "index by a scalar on the device": (lambda: x[torch.zeros((), dtype=torch.int64, device="cuda")], REFUSED),
+    "operand on the host": (lambda: x + on_host, [OTHER_DEVICE]),
+    "index on the host": (lambda: x[torch.zeros(3, dtype=torch.int64)], [NOT_PINNED]),
 }
-ALLOWED: dict[str, Callable[[], object]] = {
-    "kernel": lambda: x + 1,
-    "pinned copy": lambda: x.copy_(pinned, non_blocking=True),
-    "random numbers": lambda: torch.randn(8, device="cuda"),
-    "stream that is joined": joined,
-    "empty_cache": lambda: torch.cuda.empty_cache(),
-    "new memory": lambda: torch.empty(1 << 26, device="cuda").fill_(1),
+"""With what PyTorch raises, the last error first: that of the capture's end, and the one that broke it."""
+ALLOWED: dict[str, tuple[Work, int]] = {
+    "kernel": (lambda: x + 1, 1),
+    "pinned copy": (lambda: x.copy_(pinned, non_blocking=True), 1),
+    "random numbers": (lambda: torch.randn(8, device="cuda"), 1),
+    "stream that is joined": (joined, 1),
+    "empty_cache": (lambda: torch.cuda.empty_cache(), 0),
+    "new memory": (lambda: torch.empty(1 << 26, device="cuda").fill_(1), 1),
 }
-UNCAPTURED: dict[str, Callable[[], object]] = {
-    "nothing": lambda: x.add_(1),
-    "item": lambda: x.sum().item(),
-    "pinned copy back": lambda: pinned.copy_(x, non_blocking=True),
-    "pageable copy": lambda: x.copy_(on_host),
-    "malloc": lambda: torch.empty(1 << 28, device="cuda"),
-    "synchronize": lambda: torch.cuda.synchronize(),
-    "event": lambda: torch.cuda.current_stream().record_event().synchronize(),
+"""With the nodes of the graph that is then launched."""
+UNCAPTURED: dict[str, tuple[Work, list[str]]] = {
+    "nothing": (lambda: x.add_(1), []),
+    "item": (lambda: x.sum().item(), ["sync cudaStreamSynchronize"]),
+    "pinned copy back": (lambda: pinned.copy_(x, non_blocking=True), []),
+    "pageable copy": (lambda: x.copy_(on_host), ["copy pageable->device", "sync cudaStreamSynchronize"]),
+    "malloc": (lambda: torch.empty(1 << 28, device="cuda"), ["malloc cudaMalloc"]),
+    "synchronize": (lambda: torch.cuda.synchronize(), ["sync cudaDeviceSynchronize"]),
+    "event": (lambda: torch.cuda.current_stream().record_event().synchronize(), ["sync cudaEventSynchronize"]),
+    "operand on the host": (lambda: multiplied_on_the_host(), ["fault host pointer given to cublasSgemm"]),
 }
+"""With what hinders a step."""
 
 
-def captured(work: Callable[[], object]) -> dict[str, Any]:
-    """What PyTorch says, the errors before it too, and what the log says."""
+def captured(work: Work) -> dict[str, Any]:
+    """What PyTorch raises, the errors before it too, and what the log says."""
     calls.reset()
-    graph, said = torch.cuda.CUDAGraph(), []
+    graph, raised = torch.cuda.CUDAGraph(), []
     try:
         with torch.cuda.graph(graph, stream=capturing, capture_error_mode="thread_local"):
             work()
@@ -84,36 +98,33 @@ def captured(work: Callable[[], object]) -> dict[str, Any]:
     except Exception as error:
         one: BaseException | None = error
         while one is not None:
-            said.append(f"{type(one).__name__}: {str(one).splitlines()[0]}")
+            raised.append(known(str(one)))
             one = one.__context__
     events = calls.events()
     torch.cuda.synchronize()
-    return {
-        "said": said,
-        "faults": faults(events),
-        "launched": [call.fields["nodes"] for call in events if call.kind == "graph"],
-    }
+    launched = [call.fields["nodes"] for call in events if call.kind == "graph"]
+    return {"raised": raised, "launched": launched} | ({} if raised else {"faults": faults(events)})
 
 
-def uncaptured(work: Callable[[], object]) -> list[str]:
+def known(words: str) -> str:
+    errors = (NOT_PERMITTED, INVALIDATED, UNJOINED, ISOLATED, NOT_PINNED, OTHER_DEVICE)
+    return next((error for error in errors if error in words), words)
+
+
+def uncaptured(work: Work) -> list[str]:
+    warm()
     calls.reset()
     work()
-    return hindrances(calls.events())
+    return [words.split(" bytes=")[0] for words in hindrances(calls.events())]
 
 
-def host_pointers() -> list[str]:
-    """What the log says of a product whose operand lies on the host: PyTorch's own operators refuse it, so cuBLAS is
-    called as a broken extension would call it."""
-    import ctypes
-
+def multiplied_on_the_host() -> None:
+    """PyTorch's own operators refuse it, so cuBLAS is called as a broken extension would call it."""
     library = ctypes.CDLL(None)
     handle = ctypes.c_void_p(torch.cuda.current_blas_handle())
     one = ctypes.byref(ctypes.c_float(1))
-    calls.reset()
-    operands = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, on_host, x)]
-    a, b, result = operands
+    a, b, result = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, on_host, x))
     library.cublasSgemm_v2(handle, 0, 0, 64, 64, 64, one, a, 64, b, 64, one, result, 64)
-    return faults(calls.events())
 
 
 def warm() -> None:
@@ -125,15 +136,18 @@ def warm() -> None:
     torch.cuda.synchronize()
 
 
-def answers() -> dict[str, Any]:
-    warm()
-    return {
-        "faults": {name: captured(work) for name, work in FAULTS.items()},
-        "allowed": {name: captured(work) for name, work in ALLOWED.items()},
-        "uncaptured": {name: uncaptured(work) for name, work in UNCAPTURED.items()},
-        "host_pointers": host_pointers(),
-    }
-
-
 if __name__ == "__main__":
-    print(json.dumps(answers()))
+    warm()
+    found = {
+        "a fault in a capture": {
+            name: [captured(work), {"raised": errors, "launched": []}] for name, (work, errors) in FAULTS.items()
+        },
+        "what a capture may do": {
+            name: [captured(work), {"raised": [], "launched": [str(nodes)], "faults": []}]
+            for name, (work, nodes) in ALLOWED.items()
+        },
+        "what a timed step must not do": {
+            name: [uncaptured(work), kinds] for name, (work, kinds) in UNCAPTURED.items()
+        },
+    }
+    print(json.dumps(found))

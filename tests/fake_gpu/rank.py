@@ -10,26 +10,21 @@ import os
 import sys
 from typing import Any
 
-from harness.fake_gpu import calls as log
+from harness.fake_gpu.calls import Call, launches, of_kind
+from harness.measure.ahead import stdout_to_ourselves
 from harness.measure.clock import COLD_CALLS
 from harness.measure.world import World
-from tests.made.sessions import build, make_session
+from tests.fake_gpu.facts import facts_of
+from tests.made.sessions import make_session
 from torch_runner.device import Device
 
-PROGRAMS: dict[str, dict[str, Any]] = {
-    "DistributedDataParallel": {"use_case": "train", "execution_mode": "step.eager"},
-    "one vector": {"use_case": "train", "execution_mode": "flat.eager"},
-    "one vector in a graph": {"use_case": "train", "execution_mode": "flat.eager_graph"},
-    "clipped sum": {
-        "use_case": "per_sample_gradients",
-        "execution_mode": "vmap.eager",
-        "options": {"output": "clipped_sum"},
-    },
-    "clipped sum in a graph": {
-        "use_case": "per_sample_gradients",
-        "execution_mode": "ghost.eager_graph",
-        "options": {"output": "clipped_sum"},
-    },
+CLIPPED = {"output": "clipped_sum"}
+PROGRAMS: dict[str, tuple[str, str, dict[str, str]]] = {
+    "DistributedDataParallel": ("train", "step.eager", {}),
+    "one vector": ("train", "flat.eager", {}),
+    "one vector in a graph": ("train", "flat.eager_graph", {}),
+    "clipped sum": ("per_sample_gradients", "vmap.eager", CLIPPED),
+    "clipped sum in a graph": ("per_sample_gradients", "ghost.eager_graph", CLIPPED),
 }
 """Of mnist's cnn in float32, with 16 samples on both devices together."""
 WARM_UP = 10
@@ -37,41 +32,23 @@ WARM_UP = 10
 STEPS = 100
 
 
-def facts_of(world: World, device: Device, program: dict[str, Any]) -> dict[str, Any]:
-    session = make_session("torch", batch_size=16, device=device, world=world, **program)
-    calls = log.Calls()
-    calls.reset()
-    made = build(session)
-    device.wait(made.state())
-    for _ in range(COLD_CALLS + WARM_UP):
-        device.wait(made.step())
-    before = calls.events()
-    calls.reset()
-    for _ in range(STEPS):
-        outputs = made.step()
-    timed = calls.events()
-    device.wait(outputs)
-    executed = log.executed(timed, log.captured_graphs(before + timed))
-    return {
-        "faults": log.faults(before),
-        "hindrances": log.hindrances(timed),
-        "graph_launches": len(log.of_kind(timed, "graph")),
-        "nccl": [str(call).partition(" stream=")[0] for call in executed if call.kind == "nccl"],
-        "launches": len(log.launches(executed)),
-    }
-
-
 def main(world: World) -> dict[str, Any]:
     device = Device()
     device.join(world)
-    found = {name: facts_of(world, device, program) for name, program in PROGRAMS.items()}
+    found: dict[str, Any] = {}
+    for name, (use_case, mode, options) in PROGRAMS.items():
+        of = {"execution_mode": mode, "options": options}
+        session = make_session("torch", use_case, batch_size=16, device=device, world=world, **of)
+        found[name] = facts_of(session, COLD_CALLS + WARM_UP, STEPS)
+        executed = [Call(*call) for call in found[name].pop("executed")]
+        nccl = [str(call).partition(" stream=")[0] for call in of_kind(executed, "nccl")]
+        found[name] |= {"nccl": nccl, "launches": len(launches(executed))}
     found["agreed"] = device.agree(0.25)
     device.leave()
     return found
 
 
 if __name__ == "__main__":
-    to_parent = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    print(json.dumps(main(World.model_validate_json(sys.argv[1]))), file=to_parent, flush=True)
+    with stdout_to_ourselves() as tell:
+        tell(json.dumps(main(World.model_validate_json(sys.argv[1]))))
     os._exit(0)  # a thread of autograd may still hold Python's objects, and would abort the process

@@ -5,17 +5,17 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from harness.errors import ConfigError, ProjectError, RecordError
-from harness.fake_gpu.environment import card_words
+from harness.errors import ProjectError, RecordError
+from harness.fake_gpu.environment import CARD, card_words
+from harness.job.ceilings import measured
 from harness.paths import Results
-from harness.results.fake_gpu import HEADLINE, LEFT_OUT, found_fakes, require_place
+from harness.results.fake_gpu import HEADLINE, LEFT_OUT
 from harness.results.parity_file import read_parity
 from harness.results.record import Record, find_settled_record, read_record
 from harness.work.cards import card
@@ -34,7 +34,7 @@ def project(tmp_path: Path) -> BehavingProject:
     return make_behaving_project(tmp_path / "project")
 
 
-ON_A_FAKE = {"FAKE_CUDA_CARD": card_words(card("a100"))}
+ON_A_FAKE = {CARD: card_words(card("a100"))}
 
 
 def run(project: BehavingProject, **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -62,11 +62,18 @@ def reported(results: Results) -> tuple[int, str]:
     return status, console.file.getvalue()
 
 
-def test_a_job_does_not_begin(project: BehavingProject) -> None:
+def test_a_job_begins_on_a_fake_in_a_marked_folder_alone_and_there_on_nothing_else(project: BehavingProject) -> None:
+    """And with a framework that runs on a fake: JAX does not, and here what stands in for PyTorch does not."""
     done = run(project, **ON_A_FAKE)
-    assert done.returncode == 2
-    assert "this GPU is a fake (FAKE_CUDA_CARD is set)" in done.stderr
+    assert (done.returncode, "this GPU is a fake (FAKE_CUDA_CARD is set)" in done.stderr) == (2, True)
+    project.results.fake_gpu.touch()
+    done = run(project)
+    assert (done.returncode, "is for what tests make on a fake GPU" in done.stderr) == (2, True)
     assert not project.results.records().exists()
+    assert run(project, **ON_A_FAKE).returncode == 0
+    [made] = project.records()
+    assert (made.outcome, made.reason, made.result) == ("refused", "torch does not run on a fake GPU", None)
+    assert made.environment["fake_gpu"] == FOUND
 
 
 def test_nor_is_anything_submitted() -> None:
@@ -92,8 +99,9 @@ def test_what_only_its_process_loads_makes_a_failed_record_that_nobody_reads(
     assert (metadata.outcome, metadata.reason) == ("failed", HEADLINE)
 
 
-def test_a_record_that_is_moved_counts_as_not_measured(tmp_path: Path) -> None:
-    of_fakes, of_measurements = marked(tmp_path / "fakes"), Results(root=tmp_path / "results")
+def test_a_record_counts_in_a_marked_folder_alone(tmp_path: Path) -> None:
+    """There it is read and found again. In a folder below, which has no mark of its own, it is as if it were not."""
+    of_fakes, of_measurements = marked(tmp_path / "fakes"), Results(root=tmp_path / "fakes" / "below")
     path, made = of_a_fake(of_fakes)
     assert read_record(path) == made
     assert find_settled_record(made.measurement, of_fakes, None) == path
@@ -112,64 +120,24 @@ def test_each_of_its_two_marks_is_enough(tmp_path: Path, without: str) -> None:
         read_record(path)
 
 
-def test_a_report_of_them_begins_with_what_they_are(tmp_path: Path) -> None:
-    results = marked(tmp_path / "fakes")
+def test_a_report_of_them_begins_with_what_they_are_and_is_not_for_everybody(tmp_path: Path) -> None:
+    results, readme = marked(tmp_path / "fakes"), tmp_path / "README.md"
     of_a_fake(results)
     status, said = reported(results)
     assert (status, said.splitlines()[0]) == (0, HEADLINE.upper())
-    assert "FAKE NVIDIA H200" in said
     assert f"<h1>{HEADLINE}</h1>" in (results.report / "report.html").read_text()
-    assert "FAKE NVIDIA H200" in (results.report / "comparison.csv").read_text()
-
-
-def test_they_are_not_for_everybody(tmp_path: Path) -> None:
-    results = marked(tmp_path / "fakes")
-    of_a_fake(results)
-    with pytest.raises(ProjectError, match=HEADLINE):
-        publish(results, "fakes", tmp_path / "published")
-    readme = tmp_path / "README.md"
+    for told in (said, (results.report / "comparison.csv").read_text()):
+        assert "FAKE NVIDIA H200" in told
     readme.write_text("before")
     with pytest.raises(ProjectError, match=HEADLINE):
+        publish(results, "fakes", tmp_path / "published")
+    with pytest.raises(ProjectError, match=HEADLINE):
         report_command(results, ReportOptions(figures=False, readme=readme))
-    assert readme.read_text() == "before"
-    assert not (tmp_path / "published").exists()
+    assert readme.read_text() == "before" and not (tmp_path / "published").exists()
 
 
-def test_their_folder_takes_no_measurement(project: BehavingProject) -> None:
-    project.results.root.mkdir()
-    project.results.fake_gpu.touch()
-    done = run(project)
-    assert (done.returncode, "is for what tests make on a fake GPU" in done.stderr) == (2, True)
-    assert not project.results.records().exists()
-
-
-def test_a_framework_that_runs_on_no_fake_is_refused(project: BehavingProject) -> None:
-    """As JAX; here it is what stands in for PyTorch."""
-    project.results.root.mkdir()
-    project.results.fake_gpu.touch()
-    assert run(project, **ON_A_FAKE).returncode == 0
-    [made] = project.records()
-    assert (made.outcome, made.reason, made.result) == ("refused", "torch does not run on a fake GPU", None)
-    assert made.environment["fake_gpu"] == FOUND
-
-
-def test_a_real_place_is_taken(tmp_path: Path) -> None:
-    assert found_fakes() == []
-    require_place(Results(root=tmp_path), [])
-    require_place(marked(tmp_path / "fakes"), ["FAKE_CUDA_CARD is set"])
-    with pytest.raises(ConfigError):
-        require_place(Results(root=tmp_path), ["FAKE_CUDA_CARD is set"])
-
-
-@pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch")
-def test_nor_is_it_a_ceiling(tmp_path: Path) -> None:
-    done = run_python("-m", "harness.job.ceilings", "torch", str(tmp_path / "torch.json"), env=os.environ | ON_A_FAKE)
-    assert (done.returncode, "this GPU is a fake" in done.stdout) == (1, True)
-    assert not (tmp_path / "torch.json").exists()
-
-
-def test_only_the_mark_of_its_own_folder_counts(tmp_path: Path) -> None:
-    marked(tmp_path / "fakes")
-    path, _ = of_a_fake(Results(root=tmp_path / "fakes" / "below"))
-    with pytest.raises(RecordError, match=HEADLINE):
-        read_record(path)
+def test_nor_is_it_a_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv(CARD, ON_A_FAKE[CARD])
+    with pytest.raises(ProjectError, match="this GPU is a fake"):
+        measured("torch", print)

@@ -12,16 +12,9 @@ import pytest
 
 from harness.job.children import child_environment
 from harness.measure.gpu import Gpu, open_gpu
+from harness.results.environment import CACHE_FOLDERS
 from tests.gpu.cases import Case, left_out
 from tests.gpu.group import Answer, Answers, run_group
-
-CACHES = {
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TRITON_CACHE_DIR": "triton",
-    "CUDA_CACHE_PATH": "cuda",
-    "JAX_COMPILATION_CACHE_DIR": "jax",
-}
-"""Shared by all groups: equal programs are compiled once. Kept where the variable is set."""
 
 
 def why_no_gpu() -> str | None:
@@ -45,9 +38,10 @@ def gpu_or_skip() -> None:
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """As a measurement's process has it, with caches of compilers that all share."""
+    """As a measurement's process has it, with caches of compilers that all share, or equal programs would be compiled
+    more than once. Kept where the variable is set."""
     folder = tmp_path_factory.mktemp("caches")
-    caches = {name: os.environ.get(name, str(folder / cache)) for name, cache in CACHES.items()}
+    caches = {name: os.environ.get(name, str(folder / cache)) for name, cache in CACHE_FOLDERS.items()}
     threads = max(1, (os.cpu_count() or 1) // workers())
     return child_environment() | caches | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
 

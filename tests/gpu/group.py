@@ -8,7 +8,6 @@ prints goes to stderr. A case that ends the process costs itself alone: `run_gro
 
 import importlib
 import json
-import os
 import sys
 import time
 import traceback
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from harness.errors import Refused
+from harness.measure.ahead import Tell, stdout_to_ourselves
 from harness.measure.clock import COLD_CALLS
 from pipeline.line_process import LineProcess
 from tests.gpu.cases import BATCH_SIZE, Case, all_cases, models_of, options_of
@@ -37,23 +37,18 @@ class Answer(TypedDict):
 Answers = Callable[[Case], Answer]
 
 
-def main(framework: str, names: Sequence[str], tell: Callable[[dict[str, Any]], None]) -> None:
-    cases = {case.name: case for case in all_cases()}
-    device = importlib.import_module(f"{framework}_runner.device").Device()
+def answer_each(names: Sequence[str], attempt: Callable[[str], tuple[Outcome, str]], tell: Tell) -> None:
+    """`attempt`: gives the outcome and the words of the answer, or raises what it failed by."""
     for name in names:
-        tell({"begun": name})
+        tell(json.dumps({"begun": name}))
         start = time.monotonic()
-        answer = answer_of(cases[name], device)
-        tell({"ended": name, "answer": {**answer, "seconds": round(time.monotonic() - start, 1)}})
-
-
-def answer_of(case: Case, device: Any) -> Answer:
-    try:
-        outcome, words = try_case(case, device)
-    except Exception as error:
-        traceback.print_exc()
-        outcome, words = "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
-    return Answer(outcome=outcome, words=words, seconds=0.0)
+        try:
+            outcome, words = attempt(name)
+        except Exception as error:
+            traceback.print_exc()
+            outcome, words = "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
+        answer = Answer(outcome=outcome, words=words, seconds=round(time.monotonic() - start, 1))
+        tell(json.dumps({"ended": name, "answer": answer}))
 
 
 def try_case(case: Case, device: Any) -> tuple[Outcome, str]:
@@ -134,6 +129,7 @@ def run_group(
 
 
 if __name__ == "__main__":
-    to_parent = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    main(sys.argv[1], json.loads(sys.argv[2]), lambda event: print(json.dumps(event), file=to_parent))
+    with stdout_to_ourselves() as tell:
+        cases = {case.name: case for case in all_cases()}
+        device = importlib.import_module(f"{sys.argv[1]}_runner.device").Device()
+        answer_each(json.loads(sys.argv[2]), lambda name: try_case(cases[name], device), tell)

@@ -5,12 +5,12 @@ python -m tests.gpu.machine torch energy
 
 import importlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from harness.measure.ahead import stdout_to_ourselves
 from harness.measure.gpu import Gpu, held_back_s, open_gpu
 
 MIB = 2**20
@@ -75,33 +75,24 @@ def memory(framework: str) -> dict[str, Any]:
 
 
 def energy(framework: str) -> dict[str, Any]:
-    """Of a load, with what the driver says of its clocks; and what each question to NVML costs."""
+    """Of a load, with what the driver says of its clocks; and what a question to NVML costs."""
     gpu = opened()
     load_for(framework, 0.5)
     start, counters, joules = time.monotonic(), gpu.held_back_counters(), gpu.energy_joules()
     load_for(framework, LOAD_S)
     window_s, after = time.monotonic() - start, gpu.energy_joules()
     held_back = held_back_s(counters, gpu.held_back_counters(), window_s)
-    costs_ms = {}
-    questions: dict[str, Callable[[], object]] = {
-        "energy": gpu.energy_joules,
-        "state": gpu.state,
-        "counters": gpu.held_back_counters,
-        "processes": gpu.process_bytes,
-    }
-    for name, ask in questions.items():
-        begun = time.monotonic()
-        for _ in range(10):
-            ask()
-        costs_ms[name] = round((time.monotonic() - begun) * 100, 3)
-    watts = None if joules is None or after is None else (after - joules) / window_s
+    begun = time.monotonic()
+    for _ in range(10):
+        state = gpu.state()
+    state_ms = (time.monotonic() - begun) * 100
     described = gpu.describe()
     return {
-        "watts": watts,
+        "watts": None if joules is None or after is None else (after - joules) / window_s,
         "limit_watts": described["power_limit_watts"],
         "held_back": held_back,
-        "state": gpu.state(),
-        "costs_ms": costs_ms,
+        "state": state,
+        "state_ms": state_ms,
         "absent": described["absent"],
     }
 
@@ -137,6 +128,5 @@ QUESTIONS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 if __name__ == "__main__":
-    to_parent = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    print(json.dumps(QUESTIONS[sys.argv[2]](sys.argv[1])), file=to_parent, flush=True)
+    with stdout_to_ourselves() as tell:
+        tell(json.dumps(QUESTIONS[sys.argv[2]](sys.argv[1])))

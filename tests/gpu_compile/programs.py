@@ -2,11 +2,9 @@
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
@@ -14,7 +12,8 @@ from harness.paths import REPOSITORY
 from harness.plan import NEEDED_CAPABILITY, Frozen, JobPlan, Measurement, Precision, Variant
 from harness.results.record import Outcome
 from harness.work.cards import Card
-from harness.work.declared import Mode, use_case
+from harness.work.declared import use_case
+from tests.made.processes import output_of
 
 CARDS = ("rtx2080ti", "a100", "rtx3080", "h100", "b200")
 """Of each compute capability that harness/work/cards.py knows."""
@@ -25,11 +24,12 @@ KNOWN_TO_BREAK = {"0.10.2": (NOT_ONE_GRAPH, COMPARE_AND_SWAP)}
 """Rules, by the version of jaxlib. There they are told and fail nothing: docs/known-issues.md has what is done."""
 
 
-class Asked(Frozen):
+@dataclass(frozen=True)
+class Asked:
     """A program of experiments.yaml."""
 
-    benchmark: str
-    use_case: int
+    cell: str
+    """Benchmark and use case: `mnist_1`."""
     model: str
     batch_size: int
     precision: Precision
@@ -41,13 +41,14 @@ class Asked(Frozen):
     @property
     def name(self) -> str:
         option = "" if self.option is None else f"-{self.option[0]}={self.option[1]}"
-        return f"{self.benchmark}_{self.use_case}-{self.model}-b{self.batch_size}-{self.precision}-{self.mode}{option}"
+        return f"{self.cell}-{self.model}-b{self.batch_size}-{self.precision}-{self.mode}{option}"
 
     def can_run_on(self, card: Card) -> bool:
         return card.name in self.cards and NEEDED_CAPABILITY.get(self.precision, 0) <= card.sm / 10
 
     def measurement(self) -> Measurement:
-        for plan in plans((self.benchmark,), (self.use_case,)):
+        benchmark, _, use_case = self.cell.rpartition("_")
+        for plan in plans((benchmark,), (int(use_case),)):
             for variant in plan.variants:
                 found = (variant.model, variant.batch_size, variant.precision, variant.execution_mode)
                 if found == (self.model, self.batch_size, self.precision, self.mode) and (
@@ -57,23 +58,16 @@ class Asked(Frozen):
         raise LookupError(f"experiments.yaml has no {self.name}")
 
 
-def asked(cell: str, model: str, batch_size: int, precision: Precision, mode: str, **further: Any) -> Asked:
-    """`cell`: benchmark and use case, `mnist_1`."""
-    benchmark, _, use_case = cell.rpartition("_")
-    names = {"benchmark": benchmark, "use_case": int(use_case), "model": model, "mode": mode}
-    return Asked(batch_size=batch_size, precision=precision, **names, **further)
-
-
 BY_DAY = (
-    asked("mnist_1", "cnn", 256, "fp32", "step.jit_graph"),
-    asked("mnist_1", "cnn", 256, "bf16", "scan.jit_graph"),
-    asked("cifar10_3", "cnn", 64, "fp32", "grouped.jit_graph", option=("output", "clipped_sum")),
-    asked("cifar10_6", "cnn", 32, "fp32", "grad_of_vmap.jit_graph", option=("models", 8)),
-    asked("molpcba_1", "gcn", 256, "fp32", "sorted_sums.jit_graph"),
-    asked("enwik8_5", "gpt_nano", 32, "bf16", "cudnn_attention.jit_graph"),
-    asked("cifar10_5", "resnet18", 32, "tf32", "forward.jit_graph"),
+    Asked("mnist_1", "cnn", 256, "fp32", "step.jit_graph"),
+    Asked("mnist_1", "cnn", 256, "bf16", "scan.jit_graph"),
+    Asked("cifar10_3", "cnn", 64, "fp32", "grouped.jit_graph", option=("output", "clipped_sum")),
+    Asked("cifar10_6", "cnn", 32, "fp32", "grad_of_vmap.jit_graph", option=("models", 8)),
+    Asked("molpcba_1", "gcn", 256, "fp32", "sorted_sums.jit_graph"),
+    Asked("enwik8_5", "gpt_nano", 32, "bf16", "cudnn_attention.jit_graph"),
+    Asked("cifar10_5", "resnet18", 32, "tf32", "forward.jit_graph"),
     # Attention written out, with its backward pass.
-    asked("enwik8_1", "gpt_nano", 64, "bf16", "step.jit", cards=("h100",)),
+    Asked("enwik8_1", "gpt_nano", 64, "bf16", "step.jit", cards=("h100",)),
 )
 """Convolutions, products, attention, sums over graphs, a scan, stacked models; training, per-sample gradients and
 inference; each precision. Together they take two minutes on two quiet cores."""
@@ -98,19 +92,11 @@ def measurement_of(plan: JobPlan, variant: Variant) -> Measurement:
     return next(iter(plan.replicates([variant])))
 
 
-def cell_of(plan: JobPlan) -> str:
-    return plan.cell.short_name
-
-
-def mode_of(plan: JobPlan, variant: Variant) -> Mode:
-    return use_case(plan.cell.use_case_name).mode("jax", variant.execution_mode)
-
-
 def each_formulation(plan: JobPlan, card: Card) -> Iterator[Measurement]:
     """Of each model, in bf16 and fp32, plain and as CUDA graphs: the first of its variants."""
     seen = set()
     for variant in plan.variants:
-        mode = mode_of(plan, variant)
+        mode = use_case(plan.cell.use_case_name).mode("jax", variant.execution_mode)
         kind = (variant.model, variant.precision, mode.formulation, mode.graph)
         if (
             (mode.run_as, mode.layout, mode.run.overlaps) == ("compiled", "own", False)
@@ -137,12 +123,10 @@ class Examined(Frozen):
     """What came of a program."""
 
     name: str
-    jaxlib: str
     outcome: Outcome
     reason: str | None = None
     broken: dict[str, str] = {}
     """By rule: what breaks it."""
-    compile_s: float = 0.0
 
 
 def name_of(measurement: Measurement) -> str:
@@ -154,26 +138,11 @@ def ask(module: str, card: str, measurements: Iterable[Measurement], *words: str
     """A process of its own with this request, and these words behind its name; its lines. Raises AssertionError where
     it fails."""
     request = {"card": card, "measurements": [one.model_dump(mode="json") for one in measurements], **more}
-    done = subprocess.run(
-        [sys.executable, "-m", module, *words],
-        input=json.dumps(request),
-        cwd=REPOSITORY,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
+    variables = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    return output_of("-m", module, *words, input=json.dumps(request), env=variables, quiet_s=7200).splitlines()
 
 
-def examine(card: str, measurements: Sequence[Measurement]) -> list[Examined]:
-    """The scatter-add, and these."""
-    return [Examined.model_validate_json(line) for line in ask(EXAMINE, card, measurements)]
-
-
-def examine_planted(card: str) -> list[Examined]:
-    return [Examined.model_validate_json(line) for line in ask(EXAMINE, card, (), "planted")]
-
-
-EXAMINE = "tests.gpu_compile.examine"
+def examine(card: str, measurements: Iterable[Measurement], *words: str) -> list[Examined]:
+    """The scatter-add, and these; with the word `planted`, what is planted."""
+    lines = ask("tests.gpu_compile.examine", card, measurements, *words)
+    return [Examined.model_validate_json(line) for line in lines]

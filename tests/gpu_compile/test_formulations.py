@@ -1,12 +1,13 @@
-"""The same rules over each formulation of each model, on two cards."""
+"""All that is declared: the same rules over each formulation of each model on two cards, and each variant is built."""
 
 import re
 
 import pytest
 
 from harness.plan import JobPlan
+from harness.results.program_facts import ProgramFacts
 from harness.work.cards import card
-from tests.gpu_compile.programs import cell_of, each_formulation, examine, plans
+from tests.gpu_compile.programs import ask, each_formulation, each_variant, examine, plans
 from tests.gpu_compile.test_programs import require_rules
 
 TOO_LARGE = "more memory than the card has"
@@ -17,8 +18,11 @@ made of products of float32."""
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("default::UserWarning")]
 
 
+each_plan = pytest.mark.parametrize("plan", plans(), ids=lambda plan: plan.cell.short_name)
+
+
 @pytest.mark.parametrize("name", ["h100", "rtx2080ti"])
-@pytest.mark.parametrize("plan", plans(), ids=cell_of)
+@each_plan
 def test_no_rule_is_broken_by_any_formulation(plan: JobPlan, name: str) -> None:
     """What an RTX 2080 Ti has no memory for is no fault of the program."""
     wrong = {}
@@ -35,3 +39,11 @@ def test_no_rule_is_broken_by_any_formulation(plan: JobPlan, name: str) -> None:
         except AssertionError:
             wrong[found.name] = found.reason or left
     assert wrong == {}
+
+
+@each_plan
+def test_each_declared_variant_can_be_built_for_a_gpu(plan: JobPlan) -> None:
+    """Or is refused in words; which finds what no GPU could run."""
+    lines = ask("jax_runner.ahead", "h100", each_variant(plan), lower_only=True)
+    facts = [ProgramFacts.model_validate_json(line) for line in lines]
+    assert {one.variant.key: one.reason for one in facts if one.outcome not in ("ok", "refused")} == {}
