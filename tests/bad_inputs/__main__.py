@@ -5,10 +5,18 @@ import random
 import sys
 import time
 
-from tests.bad_inputs.campaign import run
-from tests.bad_inputs.kinds import KINDS
+from tests.bad_inputs import command_lines, jobs, parity_files, records, scripts, yaml_files
+from tests.bad_inputs.campaign import Kind, run
 
 SEED = 0
+KINDS: dict[str, Kind] = {
+    "yaml": yaml_files.cases,
+    "command lines": command_lines.cases,
+    "scripts": scripts.cases,
+    "records": records.cases,
+    "jobs": jobs.cases,
+    "parity": parity_files.cases,
+}
 
 
 def main() -> int:

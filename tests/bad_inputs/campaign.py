@@ -2,12 +2,13 @@
 
 import contextlib
 import io
-import os
+import json
 import random
 import re
 import signal
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -77,10 +78,8 @@ def judged(case: Case) -> str | None:
         with at_most(LONGEST_WAIT_S):
             why = case.tried()
     except Exception as error:
-        frame = error.__traceback__
-        while frame is not None and frame.tb_next is not None:
-            frame = frame.tb_next
-        where = f"{Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno}" if frame else "?"
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}"
         return f"a traceback: {type(error).__name__}: {str(error)[:200]!r} at {where}"
     took_s = time.process_time() - start
     return why or (f"took {took_s:.1f} s" if took_s > LONGEST_S else None)
@@ -122,16 +121,17 @@ def nothing_leaves_the(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def changed_file(path: Path, content: bytes | None) -> Iterator[None]:
-    """Other content for a while; None makes a pipe of it."""
-    before = path.read_bytes()
-    path.unlink()
-    os.mkfifo(path) if content is None else path.write_bytes(content)
+def changed_file(path: Path, make: bytes | Callable[[Path], object]) -> Iterator[None]:
+    """Other content for a while, or something else in its place."""
+    before = path.read_bytes() if path.exists() else None
+    path.unlink(missing_ok=True)
+    path.write_bytes(make) if isinstance(make, bytes) else make(path)
     try:
         yield
     finally:
-        path.unlink()
-        path.write_bytes(before)
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        if before is not None:
+            path.write_bytes(before)
 
 
 def call(*words: str) -> tuple[int, str, str]:
@@ -162,13 +162,20 @@ def judged_text(what: str, text: str) -> str | None:
     return f"{what} gets {found.group()!r}: {text[max(0, found.start() - 60) : found.end() + 20]!r}" if found else None
 
 
+def changed_values(draw: random.Random, content: object, count: int = 1) -> Iterator[tuple[str, bytes]]:
+    """JSON in which one value is another or is gone, `count` times for each value, and what was changed."""
+    for keys in leaves(content):
+        for value in draw.sample([..., *ODD_VALUES], count):
+            changed = json.dumps(with_value(content, keys, value)).encode()
+            yield f"{'.'.join(map(str, keys))} = {str(value)[:40]!r}", changed
+
+
 def leaves(content: object, keys: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """The ways to all that is in it, its branches among them."""
+    """The ways to all that is in it, its branches among them. The first of a list stands for the others."""
     if keys:
         yield keys
-    for key, value in (
-        content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
-    ):
+    inside = content if isinstance(content, dict) else dict(enumerate(content[:1])) if isinstance(content, list) else {}
+    for key, value in inside.items():
         yield from leaves(value, (*keys, key))
 
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+from functools import partial
 from pathlib import Path
 
 from harness.paths import Results
@@ -35,23 +36,23 @@ def cases(draw: random.Random, folder: Path) -> Cases:
                 if flag in ("-h", "--update-readme", "--publish", "--update-docs", "--watch", "--png", "--wait"):
                     continue
                 if action.nargs == 0:
-                    yield _case([*first, f"{flag}=x", *end], refused=True)
+                    yield _case([*first, f"{flag}=x", *end])
                     continue
-                values = [*draw.sample(ODD_TEXTS, 8), *NEVER_A_WORD]
-                for value in values:
-                    if flag == "--results" and value not in NEVER_A_WORD:
+                for value in NEVER_A_WORD:
+                    yield _case([*first, *end, f"{flag}={value}"])
+                for value in draw.sample([text for text in ODD_TEXTS if text not in NEVER_A_WORD], 8):
+                    if flag == "--results":
                         value = str(folder / "written" / value.replace("\x00", ""))
-                    refused = value in NEVER_A_WORD
-                    yield _case([*first, *end, f"{flag}={value}"], refused=refused)
+                    yield _case([*first, *end, f"{flag}={value}"], refused=False)
         for word in draw.sample(ODD_TEXTS, 10):
-            yield _case([word, *first, *end], refused=True)
-            yield _case([*first, *end, word], refused=True)
-        yield _case([*first, f"--{'x' * 300}", *end], refused=True)
+            yield _case([word, *first, *end])
+            yield _case([*first, *end, word])
+        yield _case([*first, f"--{'x' * 300}", *end])
     for number in ("0_1", "-1", "1.0", "1e3", "٣", "３", "9" * 5000, "0x1", " 1", "1 ", "+1"):
-        yield _case(["--use_case", number, *usual[""]], refused=True)
-        yield _case(["calibrate", "--rounds", number, *usual["calibrate"]], refused=True)
-        yield _case(["calibrate", "--batch_size", number, *usual["calibrate"]], refused=True)
-    yield _case(["calibrate", "--rounds", "1000000000", *usual["calibrate"]], refused=True)
+        yield _case(["--use_case", number, *usual[""]])
+        yield _case(["calibrate", "--rounds", number, *usual["calibrate"]])
+        yield _case(["calibrate", "--batch_size", number, *usual["calibrate"]])
+    yield _case(["calibrate", "--rounds", "1000000000", *usual["calibrate"]])
     yield from _places(folder)
 
 
@@ -62,9 +63,9 @@ def _places(folder: Path) -> Cases:
     os.mkfifo(folder / "fifo")
     for command in ("status", "cancel", "pack", "report"):
         for name in ("notes", "link", "fifo", "nowhere", "x" * 300, "notes/below"):
-            yield _case([command, "--results", str(folder / name)], refused=True)
+            yield _case([command, "--results", str(folder / name)])
 
 
-def _case(words: list[str], *, refused: bool = False) -> Case:
+def _case(words: list[str], *, refused: bool = True) -> Case:
     shown = " ".join(word[:60] for word in words)
-    return Case(repr(shown), lambda: judged_call(words, refused=refused))
+    return Case(repr(shown), partial(judged_call, words, refused=refused))

@@ -1,8 +1,11 @@
 """The files in a job's folder: an odd one costs its own job a line of `status`, and no other job anything."""
 
 import json
+import os
 import random
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from harness.job.progress import write_heartbeat
@@ -10,7 +13,7 @@ from harness.paths import JobFolder, Results
 from harness.plan import WandbSettings
 from harness.plan_file import write_plan
 from pipeline.watching.jobs import LocalEnd
-from tests.bad_inputs.campaign import ODD_VALUES, Case, Cases, call, changed_file, judged_text, leaves, with_value
+from tests.bad_inputs.campaign import Case, Cases, call, changed_file, changed_values, judged_text
 from tests.made.project import alone
 from tests.made.records import heartbeat
 from tests.made.report_records import plan
@@ -22,17 +25,10 @@ def cases(draw: random.Random, folder: Path) -> Cases:
     sound, odd = _job(results, "mnist"), _job(results, "cifar10")
     for path in (odd.plan, odd.submission, odd.heartbeat, odd.local_end):
         before = path.read_bytes()
-        content = json.loads(before)
-        for keys in leaves(content):
-            for value in draw.sample([..., *ODD_VALUES], 4):
-                changed = json.dumps(with_value(content, keys, value)).encode()
-                name = f"{path.name}: {'.'.join(map(str, keys))} = {str(value)[:40]!r}"
-                yield Case(name, lambda path=path, changed=changed: _judged(results, path, changed))
-        for changed in (b"", b"{", b"[" * 100_000, b"\xff", b"[]", b"null", before[: len(before) // 2]):
-            yield Case(
-                f"{path.name}: {changed[:20]!r}", lambda path=path, changed=changed: _judged(results, path, changed)
-            )
-        yield Case(f"{path.name}: a pipe", lambda path=path: _judged(results, path, None))
+        broken = (b"", b"{", b"[" * 100_000, b"\xff", b"[]", b"null", before[: len(before) // 2])
+        changes = [*changed_values(draw, json.loads(before), 4), *((repr(content[:20]), content) for content in broken)]
+        for name, change in [*changes, ("a pipe", os.mkfifo)]:
+            yield Case(f"{path.name}: {name}", partial(_judged, results, path, change))
     assert sound.plan.exists()
 
 
@@ -52,8 +48,8 @@ def _job(results: Results, benchmark: str) -> JobFolder:
     return folder
 
 
-def _judged(results: Results, path: Path, changed: bytes | None) -> str | None:
-    with changed_file(path, changed):
+def _judged(results: Results, path: Path, change: bytes | Callable[[Path], object]) -> str | None:
+    with changed_file(path, change):
         for command in ("status", "cancel"):
             status, output, errors = call(command, "--results", str(results.root))
             for mark in results.jobs.rglob("cancelled"):

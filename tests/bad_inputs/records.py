@@ -7,15 +7,15 @@ import json
 import os
 import random
 import re
-import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from harness.paths import Results
 from pipeline.report.command import ReportOptions, report_command
-from tests.bad_inputs.campaign import ODD_VALUES, Case, Cases, judged_call, judged_text, leaves, with_value
+from tests.bad_inputs.campaign import Case, Cases, changed_file, changed_values, judged_call, judged_text
 from tests.made.calibration_records import processes
 from tests.made.report_records import H200, passed, record, save
 
@@ -42,67 +42,49 @@ def cases(draw: random.Random, folder: Path) -> Cases:
         for replicate in range(2):
             save(record(framework, mode, replicate=replicate, environment=ENVIRONMENT), results)
     path = sorted(results.records().rglob("*.json"))[0]
-    content = json.loads(path.read_text())
-    for keys in leaves(content):
-        if any(isinstance(key, int) and key > 0 for key in keys):
-            continue  # the first of a list stands for the others
-        for value in draw.sample([..., *ODD_VALUES], 3 if keys[0] == "environment" else 1):
-            yield _case(results, path, f"{'.'.join(map(str, keys))} = {str(value)[:40]!r}", _json(content, keys, value))
-    for name, make in _files(path.read_bytes()).items():
-        yield _case(results, path, name, make)
+    good = path.read_bytes()
+    for name, change in [*changed_values(draw, json.loads(good), 2), *_files(good).items()]:
+        yield Case(name, partial(_judged, results, path, change))
     for name in (b"\xff\xfe.json", b"\x1b[31m.json", b"a\nb.json", b"=1+1.json", b"<script>PWNED.json", b"..json"):
-        yield _case(results, path.parent / os.fsdecode(name), repr(name), _bytes(b"{}"))
-    yield from _calibrations(draw, folder)
+        yield Case(repr(name), partial(_judged, results, path.parent / os.fsdecode(name), b"{}"))
+
+    results = Results(root=folder / "calibrated")
+    for one in processes(3):
+        save(one, results)
+    path = sorted(results.calibration.rglob("*.json"))[0]
+    for name, changed in draw.sample([*changed_values(draw, json.loads(path.read_text()))], 60):
+        yield Case(f"calibration: {name}", partial(_judged_calibration, results, path, changed))
 
 
-def _json(content: object, keys: tuple[str | int, ...], value: object) -> Callable[[Path], object]:
-    return _bytes(json.dumps(with_value(content, keys, value)).encode())
-
-
-def _bytes(content: bytes) -> Callable[[Path], object]:
-    return lambda path: path.write_bytes(content)
-
-
-def _files(good: bytes) -> dict[str, Callable[[Path], object]]:
+def _files(good: bytes) -> dict[str, bytes | Callable[[Path], object]]:
+    deep = b'"environment":{"x":' + b"[" * 900 + b"]" * 900 + b","
     return {
-        "empty": _bytes(b""),
-        "cut off": _bytes(good[: len(good) // 2]),
-        "not UTF-8": _bytes(b"\xff" + good),
-        "deep": _bytes(b"[" * 100_000),
-        "deep and closed": _bytes(b"[" * 5000 + b"]" * 5000),
-        "deep in the environment": _bytes(
-            good.replace(b'"environment":{', b'"environment":{"x":' + b"[" * 900 + b"]" * 900 + b",")
-        ),
-        "many digits": _bytes(b'{"schema_version": ' + b"9" * 5000 + b"}"),
-        "a list": _bytes(b"[]"),
+        "empty": b"",
+        "cut off": good[: len(good) // 2],
+        "not UTF-8": b"\xff" + good,
+        "deep": b"[" * 100_000,
+        "deep and closed": b"[" * 5000 + b"]" * 5000,
+        "deep in the environment": good.replace(b'"environment":{', deep),
+        "many digits": b'{"schema_version": ' + b"9" * 5000 + b"}",
+        "a list": b"[]",
         "a pipe": os.mkfifo,
         "a folder": Path.mkdir,
         "a link to itself": lambda path: path.symlink_to(path),
         "a link to zeros": lambda path: path.symlink_to("/dev/zero"),
-        "a raw escape": _bytes(good.replace(b"Xeon", "Xe\x9bon\u202e".encode())),
-        "an escaped one": _bytes(good.replace(b"Xeon", b"Xe\\u001b[31mon\\b\\ud83d\\ude00\\\\u001b")),
-        "half a character": _bytes(good.replace(b"Xeon", b"\\ud800")),
+        "a raw escape": good.replace(b"Xeon", "Xe\x9bon\u202e".encode()),
+        "an escaped one": good.replace(b"Xeon", b"Xe\\u001b[31mon\\b\\ud83d\\ude00\\\\u001b"),
+        "half a character": good.replace(b"Xeon", b"\\ud800"),
     }
 
 
-def _case(results: Results, path: Path, name: str, make: Callable[[Path], object]) -> Case:
-    return Case(name, lambda: _judged(results, path, make))
-
-
-def _judged(results: Results, path: Path, make: Callable[[Path], object]) -> str | None:
-    is_one_of_them = path.exists()
-    before = path.read_bytes() if is_one_of_them else b""
-    path.unlink(missing_ok=True)
-    make(path)
-    try:
+def _judged(results: Results, path: Path, change: bytes | Callable[[Path], object]) -> str | None:
+    with changed_file(path, change):
         return _judged_report(results)
-    finally:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-        if is_one_of_them:
-            path.write_bytes(before)
+
+
+def _judged_calibration(results: Results, path: Path, changed: bytes) -> str | None:
+    with changed_file(path, changed):
+        return judged_call(["calibrate", "--table", "--results", str(results.root)])
 
 
 def _judged_report(results: Results) -> str | None:
@@ -134,25 +116,3 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _calibrations(draw: random.Random, folder: Path) -> Cases:
-    results = Results(root=folder / "calibrated")
-    for one in processes(3):
-        save(one, results)
-    path = sorted(results.calibration.rglob("*.json"))[0]
-    content, before = json.loads(path.read_text()), path.read_bytes()
-
-    def judged(changed: bytes) -> str | None:
-        path.write_bytes(changed)
-        try:
-            return judged_call(["calibrate", "--table", "--results", str(results.root)])
-        finally:
-            path.write_bytes(before)
-
-    ways = [keys for keys in leaves(content) if not any(isinstance(key, int) and key > 0 for key in keys)]
-    for keys in draw.sample(ways, 60):
-        value = draw.choice([..., *ODD_VALUES])
-        changed = json.dumps(with_value(content, keys, value)).encode()
-        name = f"calibration: {'.'.join(map(str, keys))} = {str(value)[:40]!r}"
-        yield Case(name, lambda changed=changed: judged(changed))

@@ -3,6 +3,7 @@
 import random
 import shlex
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -28,13 +29,10 @@ def cases(draw: random.Random, folder: Path) -> Cases:
     for keys in PLACES:
         made = ["".join(draw.choices(PIECES, k=draw.randrange(1, 6))) for _ in range(6)]
         for value in [*ODD_TEXTS, *made]:
-            yield Case(
-                f"{'.'.join(map(str, keys))}: {value[:60]!r}",
-                lambda keys=keys, value=value: _judged(folder, keys, value),
-            )
+            yield Case(f"{'.'.join(map(str, keys))}: {value[:60]!r}", partial(_judged, folder, keys, value))
     for _ in range(20):
         name = "".join(draw.choices([piece for piece in PIECES if piece != "\t"], k=4))
-        yield Case(f"--results {name!r}", lambda name=name: _judged(folder, (), "", results=folder / name))
+        yield Case(f"--results {name!r}", partial(_judged, folder, (), "", results=folder / name))
 
 
 def _judged(folder: Path, keys: tuple[str | int, ...], value: str, results: Path | None = None) -> str | None:
@@ -87,12 +85,11 @@ def _judged_script(config: Config, path: Path, keys: tuple[str | int, ...], valu
 def _as_sbatch_reads(text: str) -> str:
     """src/sbatch/opt.c, _get_next_opt and what it does with quotes: a backslash keeps the next character, `#` ends the
     line, quotes group."""
-    found, quote, position = "", "", 0
-    while position < len(text):
-        letter = text[position]
-        if letter == "\\" and position + 1 < len(text):
-            position += 1
-            found += text[position]
+    found = quote = ""
+    letters = iter(text)
+    for letter in letters:
+        if letter == "\\":
+            found += next(letters, letter)
         elif quote:
             quote, found = ("", found) if letter == quote else (quote, found + letter)
         elif letter in "\"'":
@@ -101,5 +98,4 @@ def _as_sbatch_reads(text: str) -> str:
             break
         else:
             found += letter
-        position += 1
     return found

@@ -2,11 +2,10 @@
 
 import pytest
 
-from tests.bad_inputs.__main__ import SEED
+from tests.bad_inputs.__main__ import KINDS, SEED
 from tests.bad_inputs.campaign import run
-from tests.bad_inputs.kinds import KINDS
 
-SHARES = {"yaml": 0.1, "command lines": 0.1, "scripts": 0.1, "records": 0.08, "jobs": 0.1, "data and parity": 0.2}
+SHARES = {"yaml": 0.1, "command lines": 0.1, "scripts": 0.1, "records": 0.08, "jobs": 0.1, "parity": 0.3}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,7 +1,6 @@
 """The quickest faults: some processes, no framework and no cluster. See conftest.py."""
 
 import errno
-import fcntl
 import os
 import signal
 import subprocess
@@ -10,12 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.errors import RecordError, SubmissionError
-from harness.job import caches
+from harness.job import caches, staging
 from harness.job.progress import write_heartbeat
 from harness.job.turn import devices
 from harness.locks import hold, holders, machine_lock
@@ -24,8 +22,10 @@ from harness.plan_file import write_plan
 from pipeline.submission import local_queue
 from pipeline.watching.cancel import cancel
 from pipeline.watching.jobs import is_local_queue, job_states, words_of
+from tests.harness.job.test_staging import small_venv
 from tests.made.faults import programs
-from tests.made.patience import patience
+from tests.made.guardian import pids_of
+from tests.made.patience import patience, wait_until
 from tests.made.project import FakeProject, alone, make_project
 from tests.made.records import heartbeat
 from tests.made.submissions import submitted
@@ -64,19 +64,6 @@ def job_of(project: FakeProject, executor: str = "slurm", job_id: str = "12") ->
     return folder
 
 
-def by_hand(project: FakeProject, **beat: Any) -> JobFolder:
-    """A job that nobody has handed over, with a heartbeat."""
-    folder = job_of(project)
-    folder.submission.unlink()
-    write_heartbeat(heartbeat(state="running", **beat), folder.heartbeat)
-    return folder
-
-
-def verdict_of(project: FakeProject, folder: JobFolder) -> tuple[str, str | None]:
-    [state] = job_states(project.results, [folder])
-    return state.state, state.reason
-
-
 # Company
 
 
@@ -99,20 +86,10 @@ def test_a_lock_ends_with_whoever_holds_it(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_has_lost_its_job_is_waited_for() -> None:
-    code = (
-        "import time; from harness.job.turn import keep_busy; keep_busy(); print('busy', flush=True); time.sleep(600)"
-    )
+    code = "import time; from harness.job.turn import keep_busy; keep_busy(); print('', flush=True); time.sleep(600)"
     busy = machine_lock("busy-machine")
-    with python(code) as orphan:
-        waited: list[str] = []
-
-        def wait(who: str) -> None:
-            waited.append(who)
-            orphan.kill()
-
-        with hold(busy, while_waiting=wait):
-            pass
-        assert waited
+    with python(code) as orphan, hold(busy, while_waiting=lambda _who: orphan.kill()):
+        assert orphan.wait(timeout=patience()) == -signal.SIGKILL
 
 
 def test_jobs_of_slurm_on_different_gpus_do_not_meet() -> None:
@@ -144,31 +121,21 @@ def test_cancel_ends_no_process_that_only_has_the_number(fake: FakeProject, caps
     assert "cancelled in the local queue" in capsys.readouterr().out
 
 
-def test_cancel_ends_no_job_of_slurm_that_only_has_the_number(
+def test_cancel_ends_no_job_of_slurm_that_only_has_the_number_and_waits_for_no_scancel_that_hangs(
     fake: FakeProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """scancel tries for minutes to signal a node that does not answer."""
     mine, _ = job_of(fake), job_of(fake, job_id="13")
     lines = f"12|RUNNING|n1|None|/s.sh slurm {mine.root}\n13|RUNNING|n1|None|(null)"
-    programs(tmp_path, squeue=f"echo '{lines}'", scancel="echo $@ >> $here/ended", sacct="exit 1")
+    hang = 'echo $@ >> $here/ended; case "$*" in *--signal*) exec sleep 600;; esac'
+    programs(tmp_path, squeue=f"echo '{lines}'", scancel=hang, sacct="exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("pipeline.watching.cancel.SIGNAL_TIMEOUT_S", 0.5)
     assert cancel(fake.results) == 0
     assert (tmp_path / "ended").read_text().splitlines() == ["--quiet --batch --signal=INT --state=RUNNING 12", "12"]
     said = capsys.readouterr().out
     assert "any/torch_mnist_3: nothing to end, as job 13 of Slurm is another job by now" in said
     assert said.count("cancelled job 12") == 1
-
-
-def test_a_scancel_that_hangs_is_not_waited_for(
-    fake: FakeProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It tries for minutes to signal a node that does not answer."""
-    folder = job_of(fake)
-    hang = 'case "$*" in *--signal*) exec sleep 600;; esac; echo $@ >> $here/ended'
-    programs(tmp_path, squeue=f"echo '12|RUNNING|n1|None|/s.sh slurm {folder.root}'", scancel=hang)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr("pipeline.watching.cancel.SIGNAL_TIMEOUT_S", 0.5)
-    assert cancel(fake.results) == 0
-    assert (tmp_path / "ended").read_text() == "12\n"
 
 
 # Submission
@@ -194,13 +161,8 @@ def interrupted(*_arguments: object, **_options: object) -> None:
 @pytest.mark.parametrize(
     ("instead", "error", "words"),
     [
-        (
-            full,
-            SubmissionError,
-            ": No space left on device. Free space or choose another folder with --results DIR; nothing was "
-            "overwritten; Slurm had taken it as job 18, which was cancelled\nMake room, and run the same command again",
-        ),
-        (interrupted, KeyboardInterrupt, "Slurm had taken it as job 18, which was cancelled"),
+        (full, SubmissionError, "which was cancelled\nMake room, and run the same command again"),
+        (interrupted, KeyboardInterrupt, "which was cancelled"),
     ],
 )
 def test_a_job_that_cannot_be_noted_is_taken_back(
@@ -216,7 +178,7 @@ def test_a_job_that_cannot_be_noted_is_taken_back(
     monkeypatch.setattr("pipeline.submission.submit.write_atomically", instead)
     with pytest.raises(error) as caught:
         fake.submit(fake.plan(), executor="slurm")
-    assert words in str(caught.value) + capsys.readouterr().out
+    assert f"Slurm had taken it as job 18, {words}" in str(caught.value) + capsys.readouterr().out
     assert (cluster / "ended").read_text() == "18\n"
     assert fake.results.job_folders() == []
 
@@ -272,17 +234,10 @@ def test_a_full_disk_does_not_end_the_local_queue(fake: FakeProject, monkeypatch
     assert not folder.local_end.exists()
 
 
-def test_a_run_by_hand_that_is_gone_is_told_before_its_beats_are_old(fake: FakeProject) -> None:
-    with python("print('there', flush=True)") as process:
-        process.wait()
-    folder = by_hand(fake, node=os.uname().nodename, pid=process.pid, updated_at_unix_s=time.time() - 16)
-    assert verdict_of(fake, folder) == ("lost", f"its process {process.pid} is gone")
-
-
 def test_a_job_whose_folder_is_deleted_is_lost(fake: FakeProject) -> None:
     folder = JobFolder(root=fake.results.jobs / "any" / "torch_mnist_3-20261121T100000.000000Z-aaaa")
-    state, reason = verdict_of(fake, folder)
-    assert state == "lost" and str(reason).endswith("its folder is gone")
+    [state] = job_states(fake.results, [folder])
+    assert state.state == "lost" and str(state.reason).endswith("its folder is gone")
 
 
 def test_caches_of_a_killed_job_are_removed_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,9 +269,28 @@ def test_what_slurm_and_submitit_say_around_the_cause(tmp_path: Path) -> None:
     assert words_of(tmp_path / "nowhere") is None
 
 
-def test_the_lock_of_a_folder_is_the_kernels(tmp_path: Path) -> None:
-    """What is left of a lock's file blocks nobody."""
-    lock = tmp_path / "turn"
-    lock.write_text("left of a run that was killed")
-    with hold(lock, while_waiting=lambda who: pytest.fail(who)), lock.open() as file, pytest.raises(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def test_a_disk_without_room_for_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Used where it is, and the record says why."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(staging, "ROOM", dict.fromkeys(staging.ROOM, 1e12))
+    launch = small_venv(tmp_path / "venv")
+    staging.pack(launch)
+    with staging.staged([launch], 1, say=print, while_waiting=lambda: None) as found:
+        assert found[launch].launch == launch
+        assert " MB of room, and " in found[launch].description["absent"]
+    assert not list(tmp_path.glob("staged-environment-*"))
+
+
+def test_nothing_outlives_a_killed_run_of_the_tests(tmp_path: Path) -> None:
+    """tests/made/guardian.py: neither what has an environment of its own, nor what has a session of its own."""
+    code = (
+        "import subprocess, sys, time; from pathlib import Path; from tests.made.guardian import guarded_folder; "
+        "Path(sys.argv[1]).write_text(str(guarded_folder())); "
+        "subprocess.Popen(['sh', '-c', 'env -i sleep 600; true']); "
+        "subprocess.Popen(['sleep', '600'], start_new_session=True); print(flush=True); time.sleep(600)"
+    )
+    with python(code, str(tmp_path / "folder")):
+        folder = Path((tmp_path / "folder").read_text())
+        wait_until(lambda: len(pids_of(folder)) == 3, "all three run")
+    wait_until(lambda: not pids_of(folder) and not folder.exists(), "all of it is gone")

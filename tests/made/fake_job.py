@@ -8,11 +8,12 @@ import socket
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from harness.job.job import Stopped, stop_on_signal
 from harness.job.progress import Heartbeat, write_heartbeat
 from harness.paths import JobFolder, Results
-from harness.plan import Measurement, Pair, Scalar
+from harness.plan import Pair
 from harness.plan_file import read_plan
 from harness.results.record import Record, find_settled_record, write_record
 
@@ -42,24 +43,20 @@ def main(framework: str | None = None, arguments: list[str] | None = None) -> in
 
 def run(pair: Pair, folder: JobFolder, results: Results) -> int:
     scheduler = "slurm" if "SLURM_JOB_ID" in os.environ else "local"
-    measurements: list[tuple[Measurement, dict[str, Scalar]]] = [
-        (each, plan.settings) for plan in pair.jobs for each in plan.measurements()
-    ]
+    measurements = [(each, plan.settings) for plan in pair.jobs for each in plan.measurements()]
     done = failed = 0
 
-    def beat(state: str) -> None:
-        heartbeat = Heartbeat.model_validate(
-            {
-                "state": state,
-                "measurements_total": len(measurements),
-                "measurements_done": done,
-                "measurements_failed": failed,
-                "last_error": "measurement 1: no such kernel" if failed else None,
-                "node": os.environ.get("SLURMD_NODENAME", socket.gethostname()),
-                "pid": os.getpid(),
-                "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
-                "updated_at_unix_s": time.time(),
-            }
+    def beat(state: Any) -> None:
+        heartbeat = Heartbeat(
+            state=state,
+            measurements_total=len(measurements),
+            measurements_done=done,
+            measurements_failed=failed,
+            last_error="measurement 1: no such kernel" if failed else None,
+            node=os.environ.get("SLURMD_NODENAME", socket.gethostname()),
+            pid=os.getpid(),
+            slurm_job_id=os.environ.get("SLURM_JOB_ID"),
+            updated_at_unix_s=time.time(),
         )
         write_heartbeat(heartbeat, folder.heartbeat)
 
@@ -69,17 +66,15 @@ def run(pair: Pair, folder: JobFolder, results: Results) -> int:
             if pair.force or not find_settled_record(measurement, results, scheduler):
                 started_at = datetime.now(UTC)
                 time.sleep(float(settings.get("sleep_s", 0.1) or 0))
-                is_failure = bool(settings.get("fail"))
-                failed += is_failure
-                seen = {name: os.environ.get(name) for name in SEEN}
+                failed += bool(settings.get("fail"))
                 record = Record(
                     measurement_id=measurement.id,
                     measurement=measurement,
-                    outcome="failed" if is_failure else "ok",
+                    outcome="failed" if settings.get("fail") else "ok",
                     job=folder.name,
                     started_at=started_at.isoformat(),
                     ended_at=datetime.now(UTC).isoformat(),
-                    environment={"scheduler": scheduler, "seen": seen},
+                    environment={"scheduler": scheduler, "seen": {name: os.environ.get(name) for name in SEEN}},
                 )
                 write_record(record, results.new_record(measurement))
             done += 1

@@ -1,16 +1,11 @@
 """Faults that tests make, and what must hold after them."""
 
-import os
-import signal
 import subprocess
 from collections.abc import Sequence
-from datetime import datetime
-from itertools import combinations
+from itertools import pairwise
 from pathlib import Path
 
 from harness.results.record import Record
-from tests.made.processes import processes_in, words_of
-from tests.made.project import BehavingProject
 
 
 def programs(folder: Path, **scripts: str) -> None:
@@ -21,27 +16,9 @@ def programs(folder: Path, **scripts: str) -> None:
 
 
 def overlaps(records: Sequence[Record]) -> list[tuple[str, str]]:
-    """Pairs of measurements that ran at the same time."""
-    times = [
-        (record.measurement.key, datetime.fromisoformat(record.started_at), datetime.fromisoformat(record.ended_at))
-        for record in records
-    ]
-    return [
-        (a, b)
-        for (a, start_a, end_a), (b, start_b, end_b) in combinations(times, 2)
-        if start_a < end_b and start_b < end_a
-    ]
-
-
-def run_of(project: BehavingProject, folder_name: str) -> int:
-    """The process of the job."""
-    lines = {pid: "\0".join(words_of(pid)) for pid in processes_in(project.root)}
-    [pid] = [pid for pid, line in lines.items() if folder_name in line and ("run.py" in line or "harness.job" in line)]
-    return pid
-
-
-def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-    os.kill(pid, number)
+    """The end of a measurement, and the earlier start of the next."""
+    times = sorted((record.started_at, record.ended_at) for record in records)
+    return [(end, start) for (_, end), (start, _) in pairwise(times) if start < end]
 
 
 class SmallDisk:

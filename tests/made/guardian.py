@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 MARK = "TESTS_FOLDER"
@@ -47,7 +48,8 @@ def end_all(folder: Path) -> None:
     """Kills the processes of `folder`, and returns when they are gone."""
     while pids := pids_of(folder):
         for pid in pids:
-            _kill(pid)
+            with suppress(ProcessLookupError):  # it ended by itself
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
 
 
@@ -79,13 +81,6 @@ def _is_of(folder: Path, process: Path) -> bool:
         mark = os.fsencode(f"{MARK}={folder}")
         return any(each == mark or each.startswith(mark + b"/") for each in environment.split(b"\0"))
     return any(file.readlink().is_relative_to(folder) for file in (process / "fd").iterdir())
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # it ended by itself
 
 
 def _guard(guarded: int, folder: Path) -> None:

@@ -4,6 +4,7 @@ A process may end at any moment: between two readings, and also between the open
 of it, which then fails with ESRCH (ProcessLookupError).
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -54,16 +55,14 @@ def words_of(pid: int) -> list[str]:
 
 
 def children_of(pid: int) -> list[int]:
-    return [child for child in _all() if _state_and_parent(child)[1] == str(pid) and is_alive(child)]
+    every = [int(process.name) for process in Path("/proc").glob("[0-9]*")]
+    return [child for child in every if _state_and_parent(child)[1] == str(pid) and is_alive(child)]
 
 
 def processes_in(folder: Path) -> list[int]:
     """Those whose working folder it is."""
-    return [pid for pid in _all() if is_alive(pid) and _works_in(pid, folder)]
-
-
-def _all() -> list[int]:
-    return [int(process.name) for process in Path("/proc").glob("[0-9]*")]
+    found = [cwd for cwd in Path("/proc").glob("[0-9]*/cwd") if os.path.realpath(cwd) == str(folder.resolve())]
+    return [int(cwd.parent.name) for cwd in found]
 
 
 def _state_and_parent(pid: int) -> tuple[str, str]:
@@ -73,10 +72,3 @@ def _state_and_parent(pid: int) -> tuple[str, str]:
     except (FileNotFoundError, ProcessLookupError):
         return "", ""
     return state, parent
-
-
-def _works_in(pid: int, folder: Path) -> bool:
-    try:
-        return Path(f"/proc/{pid}/cwd").resolve() == folder.resolve()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False

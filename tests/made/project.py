@@ -11,32 +11,20 @@ import compileall
 import itertools
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
 from typing import Any, Self
 
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
-from harness.job.progress import Heartbeat, read_heartbeat
+from harness.job.progress import read_heartbeat
 from harness.packs import record_paths
 from harness.paths import REPOSITORY, JobFolder, Results
-from harness.plan import (
-    FRAMEWORKS,
-    Cell,
-    Framework,
-    JobPlan,
-    MeasurementSettings,
-    Pair,
-    Pairing,
-    Precision,
-    Scalar,
-    Variant,
-    WandbSettings,
-)
+from harness.plan import FRAMEWORKS, Cell, Framework, JobPlan, MeasurementSettings, Pair, Variant, WandbSettings
 from harness.plan_file import write_plan
 from harness.results.record import Record, read_record
 from pipeline.submission.queue_job import QueueJob, paired
@@ -92,7 +80,7 @@ class Project:
         """Each in a job of its own."""
         return self.submit_pairs(*map(alone, plans), executor=executor)
 
-    def submit_pairs(self, *pairs: Pair, executor: Any, pairing: Pairing = "together") -> list[JobFolder]:
+    def submit_pairs(self, *pairs: Pair, executor: Any, pairing: Any = "together") -> list[JobFolder]:
         from pipeline.submission.submit import submit
 
         found = [paired(pair, pairing) for pair in pairs]
@@ -101,7 +89,8 @@ class Project:
 
     def records(self) -> list[Record]:
         """In the order of their making."""
-        return _records(self.results)
+        records = [read_record(path) for path in record_paths(self.results.records())]
+        return sorted(records, key=lambda record: record.ended_at)
 
 
 class FakeProject(Project):
@@ -115,7 +104,7 @@ class FakeProject(Project):
         use_case: int = 3,
         measurements: int = 2,
         force: bool = False,
-        **settings: Scalar,
+        **settings: Any,
     ) -> JobPlan:
         return JobPlan(
             framework=framework,
@@ -124,7 +113,7 @@ class FakeProject(Project):
                 Variant(model="cnn", batch_size=1 + index, precision="fp32", execution_mode="step.eager")
                 for index in range(measurements)
             ),
-            settings=dict(settings),
+            settings=settings,
             protocol=MeasurementSettings(replicates=1),
             wandb=WandbSettings(mode="disabled"),
             force=force,
@@ -148,7 +137,7 @@ class BehavingProject(Project):
         *modes: str,
         framework: Framework = "torch",
         pid: Path | None = None,
-        precision: Precision = "fp32",
+        precision: Any = "fp32",
         force: bool = False,
         devices: int = 1,
         nodes: int = 1,
@@ -191,16 +180,9 @@ class BehavingProject(Project):
         run = [sys.executable, "-u", "-m", "harness.job"]
         return [*run, "--job-folder", str(folder.root), "--results", str(self.results.root)]
 
-    def start(self, folder: JobFolder) -> subprocess.Popen[str]:
+    def start(self, folder: JobFolder) -> "Popen[str]":
         """Without a queue."""
-        return subprocess.Popen(
-            self.command(folder),
-            cwd=self.root,
-            env=without_slurm(),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        return Popen(self.command(folder), cwd=self.root, env=without_slurm(), text=True, stdout=PIPE, stderr=STDOUT)
 
     def resume(self, folder: JobFolder) -> tuple[int, str]:
         """Exit status and output."""
@@ -219,7 +201,7 @@ class BehavingProject(Project):
 
     def by_mode(self) -> dict[str, Record]:
         """The records by formulation, which fake_framework runs in one way only; one each."""
-        records = _records(self.results)
+        records = self.records()
         by_mode = {record.measurement.variant.execution_mode.removesuffix(".eager"): record for record in records}
         assert len(by_mode) == len(records)
         return by_mode
@@ -229,7 +211,7 @@ class BehavingProject(Project):
 
     def arms(self) -> list[tuple[str, int]]:
         """Framework and replicate of every record, by the time of its start; equal neighbours once."""
-        records = sorted(_records(self.results), key=lambda record: record.started_at)
+        records = sorted(self.records(), key=lambda record: record.started_at)
         arms = [(record.measurement.framework, record.measurement.replicate) for record in records]
         return [arm for arm, _ in itertools.groupby(arms)]
 
@@ -247,10 +229,8 @@ class BehavingProject(Project):
         path.unlink()
         path.write_text(text)
 
-    def heartbeat(self, folder: JobFolder) -> Heartbeat:
-        heartbeat = read_heartbeat(folder.heartbeat)
-        assert heartbeat is not None
-        return heartbeat
+    def heartbeat(self, folder: JobFolder) -> Any:
+        return read_heartbeat(folder.heartbeat)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,11 +243,6 @@ class FinishedJob:
     output: str
     records: Mapping[Any, Record]
     """By what tells them apart."""
-
-
-def _records(results: Results) -> list[Record]:
-    records = [read_record(path) for path in record_paths(results.records())]
-    return sorted(records, key=lambda record: record.ended_at)
 
 
 def alone(plan: JobPlan) -> Pair:
@@ -333,12 +308,9 @@ def make_behaving_repository(root: Path, config: str) -> BehavingProject:
 
 def copy_repository(root: Path) -> None:
     """For tests that write beside main.py or change what it runs."""
-    for name in COPIED:
-        source = REPOSITORY / name
-        if source.is_dir():
-            shutil.copytree(source, root / name, ignore=WITHOUT_CACHES)
-        else:
-            shutil.copy(source, root / name)
+    for source in (REPOSITORY / name for name in COPIED):
+        copy = partial(shutil.copytree, ignore=WITHOUT_CACHES) if source.is_dir() else shutil.copy
+        copy(source, root / source.name)
 
 
 def without_slurm() -> dict[str, str]:

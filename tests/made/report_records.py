@@ -9,34 +9,13 @@ from typing import Any
 from rich.console import Console
 
 from harness.paths import Results
-from harness.plan import (
-    FRAMEWORKS,
-    Cell,
-    DataKind,
-    Framework,
-    JobPlan,
-    Measurement,
-    MeasurementSettings,
-    Variant,
-    WandbSettings,
-)
+from harness.plan import FRAMEWORKS, Cell, Framework, JobPlan, Measurement, MeasurementSettings, Variant, WandbSettings
 from harness.results.parity import Judgement
 from harness.results.parity_gate import ParityGate
-from harness.results.record import (
-    Blocks,
-    DataIdentity,
-    Energy,
-    EpochPoint,
-    Latency,
-    Memory,
-    RankResult,
-    Record,
-    Result,
-    write_record,
-)
+from harness.results.record import DataIdentity, EpochPoint, Latency, RankResult, Record, Result, write_record
 from pipeline.report.compare import Row, Section, sections
 from pipeline.report.csv_files import csv_text
-from tests.made.records import bare_record
+from tests.made.records import bare_record, blocks
 
 H200 = {"gpu": {"name": "NVIDIA H200"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
 A100 = {"gpu": {"name": "NVIDIA A100"}, "scheduler": "slurm", "framework": {"platform": "gpu"}}
@@ -51,7 +30,7 @@ def record(
     *,
     replicate: int = 0,
     environment: dict[str, Any] = H200,
-    data: DataKind = "real",
+    data: Any = "real",
     quick: bool = False,
     settings: dict[str, Any] | None = None,
     epochs: list[EpochPoint] | None = None,
@@ -65,7 +44,8 @@ def record(
     **changes: Any,
 ) -> Record:
     """`throughput` samples/s from 20 blocks, of which the last takes a trifle longer in each replicate; a step of 100
-    samples. No two replicates have quite the same ratio."""
+    samples. No two replicates have quite the same ratio. JAX is started first in replicates 0, 2, ..., PyTorch in the
+    others."""
     variant = Variant(
         model=model, batch_size=batch_size, precision=precision, execution_mode=mode, options=options or {}
     )
@@ -84,31 +64,17 @@ def record(
     time_s = 1000 / throughput * (1 + (framework == "torch") * replicate / 1e9)
     result = Result(
         compile_time_s=2.5,
-        blocks=Blocks(
-            calls_per_block=10,
-            steps_per_call=1,
-            samples_per_step=100,
-            block_times_s=[time_s] * 19 + [time_s * (1 + replicate / 1e6)],
-            warmup_times_s=[],
-        ),
+        blocks=blocks([time_s] * 19 + [time_s * (1 + replicate / 1e6)], samples=100),
         latency=Latency(steps_per_call=1, call_times_s=[0.012] * 95 + [0.05] * 105),
         epochs=epochs or [],
         time_to_target_s=1.25 if epochs else None,
         details=details or {},
     )
-    identity = DataIdentity(source="MNIST", kind=data, sha256="5e" * 32)
-    return finished_record(measurement, result, environment, identity, **changes)
-
-
-def finished_record(
-    measurement: Measurement, result: Result, environment: dict[str, Any], data: DataIdentity, /, **changes: Any
-) -> Record:
-    """JAX is started first in replicates 0, 2, ..., PyTorch in the others."""
-    second = (measurement.replicate + FRAMEWORKS.index(measurement.framework)) % 2
+    second = (replicate + FRAMEWORKS.index(framework)) % 2
     fields = {
         "started_at": f"2026-11-21T10:00:0{second}+00:00",
         "ended_at": f"2026-11-21T10:01:0{second}+00:00",
-        "data": data,
+        "data": DataIdentity(source="MNIST", kind=data, sha256="5e" * 32),
         "environment": environment,
         "result": result,
     }
@@ -197,6 +163,5 @@ def csv_lines(compared: Sequence[Section]) -> list[dict[str, str]]:
 
 
 def rank_result(rank: int, **of_gpus: list[str]) -> RankResult:
-    return RankResult(
-        rank=rank, node="n1", block_times_s=[], call_times_s=[], memory=Memory(), energy=Energy(), **of_gpus
-    )
+    nothing = {"block_times_s": [], "call_times_s": [], "memory": {}, "energy": {}}
+    return RankResult.model_validate({"rank": rank, "node": "n1"} | nothing | of_gpus)

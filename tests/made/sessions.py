@@ -37,11 +37,11 @@ SMALL_SIZES = {
     "classes": 3,
 }
 """Of `synthetic`."""
-SMALL_IMAGES = {"image_size": 64}
-"""Of `imagenet100`."""
-SMALL_TEXT = {"layers": 1, "width": 64, "positions": 64}
-"""Of `fineweb`: 3 million parameters for 124."""
-SMALLER: dict[str, dict[str, Any]] = {"synthetic": SMALL_SIZES, "imagenet100": SMALL_IMAGES, "fineweb": SMALL_TEXT}
+SMALLER: dict[str, dict[str, Any]] = {
+    "synthetic": SMALL_SIZES,
+    "imagenet100": {"image_size": 64},
+    "fineweb": {"layers": 1, "width": 64, "positions": 64},  # 3 million parameters for 124
+}
 PROTOCOL = MeasurementSettings(
     replicates=1,
     seed=3,

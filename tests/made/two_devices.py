@@ -9,12 +9,14 @@ from harness.results.record import Record, read_record
 from tests.made.patience import patience
 from tests.made.project import copy_repository
 
-SMALL = """\
+USE_CASE_2 = """\
     2:
       batch_sizes: [64]
       precisions: [fp32]
       formulations: {jax: [step: [jit]], torch: [step: [eager]]}
       settings: {epochs: 1}
+"""
+USE_CASE_4 = """\
     4:
       batch_sizes: [64]
       precisions: [fp32]
@@ -29,10 +31,8 @@ def copy_for_two_devices(root: Path, *, nodes: int = 1, batch_sizes: str = "[64]
     config = root / "experiments.yaml"
     text = config.read_text()
     quick = text.index("\nquick:")
-    quick_2, quick_3 = text.index("    2:\n", quick), text.index("    3:\n", quick)
-    quick_4, quick_5 = text.index("    4:\n", quick), text.index("    5:\n", quick)
-    two, four = SMALL[: SMALL.index("    4:\n")], SMALL[SMALL.index("    4:\n") :]
-    text = text[:quick_2] + two.replace("[64]", batch_sizes) + text[quick_3:quick_4] + four + text[quick_5:]
+    two, three, four, five = (text.index(f"    {number}:\n", quick) for number in range(2, 6))
+    text = text[:two] + USE_CASE_2.replace("[64]", batch_sizes) + text[three:four] + USE_CASE_4 + text[five:]
     text = text.replace("      settings: {epochs: 3}\n", "      settings: {epochs: 1}\n")  # of use case 1 as well
     text, places = re.subn(r"(\n    devices: 2\b.*)", rf"\g<1>\n    nodes: {nodes}", text)
     assert places == 2

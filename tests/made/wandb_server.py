@@ -19,7 +19,6 @@ import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -39,8 +38,6 @@ class Run:
     tags: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
-    history_received_at_s: list[float] = field(default_factory=list)
-    """time.monotonic() of each history row's arrival."""
     summary: dict[str, Any] = field(default_factory=dict)
     system_metrics: list[Any] = field(default_factory=list)
     exit_code: int | None = None
@@ -84,9 +81,7 @@ class WandbServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -104,29 +99,22 @@ class WandbServer:
             self.views.append(variables)
             return {"upsertView": {"view": {"id": "Vmlldzox", "name": variables["name"]}, "inserted": True}}
         if "bucket(name" in query:
-            return {"model": self._resumed(variables["name"])}
+            if (run_id := variables["name"]) not in self.runs:
+                return {"model": None}
+            bucket = self._bucket(run_id)
+            return {"model": bucket["project"] | {"bucket": bucket}}
         if "notifyScriptableRunAlert" in query:
             self.alerts.append(variables)
             return {"notifyScriptableRunAlert": {"success": True}}
         if "rtifact" in query:
             return self._artifact(query, variables)
         if "createRunFiles" in query:
-            files = [
-                {"name": name, "uploadUrl": f"{self.url}/upload/{variables.get('run')}/{name}"}
-                for name in variables["files"]
-            ]
+            where = f"{self.url}/upload/{variables.get('run')}"
+            files = [{"name": name, "uploadUrl": f"{where}/{name}"} for name in variables["files"]]
             return {"createRunFiles": {"runID": "UnVuOjE=", "uploadHeaders": [], "files": files}}
         if "viewer" in query:
-            return {
-                "viewer": {
-                    "id": "VXNlcjox",
-                    "entity": ENTITY,
-                    "username": ENTITY,
-                    "flags": "{}",
-                    "teams": {"edges": []},
-                },
-                "serverInfo": None,
-            }
+            viewer = {"id": "VXNlcjox", "entity": ENTITY, "username": ENTITY, "flags": "{}", "teams": {"edges": []}}
+            return {"viewer": viewer, "serverInfo": None}
         if "serverInfo" in query:
             return {"serverInfo": {"features": []}}
         if "stopped" in query:
@@ -140,20 +128,20 @@ class WandbServer:
         for name, kept in (("wandb-history.jsonl", run.history), ("wandb-events.jsonl", run.system_metrics)):
             if chunk := files.get(name):  # as W&B does: what is there from the offset on is replaced
                 kept[chunk["offset"] :] = [json.loads(line) for line in chunk["content"]]
-        run.history_received_at_s.extend([time.monotonic()] * (len(run.history) - len(run.history_received_at_s)))
         for line in files.get("wandb-summary.json", {"content": []})["content"]:
             run.summary.update(json.loads(line))
         if body.get("complete"):
             run.complete, run.exit_code = True, body["exitcode"]
 
-    def _resumed(self, run_id: str) -> dict[str, Any] | None:
-        """What a client that continues the run asks for; None where there is no such run."""
-        if (run := self.runs.get(run_id)) is None:
-            return None
-        bucket = {
+    def _bucket(self, run_id: str) -> dict[str, Any]:
+        """All that a client asks for, of a run that it makes or continues."""
+        run = self.runs[run_id]
+        return {
             "id": "UnVuOjE=",
             "name": run_id,
             "displayName": run.name,
+            "description": None,
+            "sweepName": None,
             "summaryMetrics": json.dumps(run.summary),
             "historyLineCount": len(run.history),
             "eventsLineCount": 0,
@@ -163,8 +151,8 @@ class WandbServer:
             "config": json.dumps({name: {"value": value} for name, value in run.config.items()}),
             "tags": run.tags,
             "wandbConfig": json.dumps({"t": {}}),
+            "project": {"id": "UHJvamVjdDox", "name": run.project, "entity": {"id": "RW50aXR5OjE=", "name": ENTITY}},
         }
-        return {"id": "UHJvamVjdDox", "name": run.project, "entity": {"id": "RQ==", "name": ENTITY}, "bucket": bucket}
 
     def _artifact(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
         if "createArtifact(" in query:
@@ -173,16 +161,12 @@ class WandbServer:
             made = {"id": one, "state": "PENDING", "artifactSequence": {"latestArtifact": None}}
             return {"createArtifact": {"artifact": made}}
         if "createArtifactFiles(" in query:
-            nodes = [
-                {
-                    "storagePath": file["name"],
-                    "uploadUrl": f"{self.url}/artifact/{file['artifactID']}/{file['name']}",
-                    "uploadHeaders": [],
-                    "artifact": {"id": file["artifactID"]},
-                }
-                for file in variables["input"]["artifactFiles"]
-            ]
-            return {"createArtifactFiles": {"files": {"edges": [{"node": node} for node in nodes]}}}
+            edges = []
+            for file in variables["input"]["artifactFiles"]:
+                name, one = file["name"], file["artifactID"]
+                upload = {"uploadUrl": f"{self.url}/artifact/{one}/{name}", "uploadHeaders": []}
+                edges.append({"node": {"storagePath": name, "artifact": {"id": one}} | upload})
+            return {"createArtifactFiles": {"files": {"edges": edges}}}
         for call in ("createArtifactManifest", "updateArtifactManifest"):
             if f"{call}(" in query:
                 file = {"id": "f", "uploadUrl": f"{self.url}/manifest", "uploadHeaders": []}
@@ -204,17 +188,7 @@ class WandbServer:
         run.tags = variables.get("tags") or run.tags
         if variables.get("config"):
             run.config = {name: entry["value"] for name, entry in json.loads(variables["config"]).items()}
-        bucket = {
-            "id": "UnVuOjE=",
-            "name": run_id,
-            "displayName": run.name,
-            "description": None,
-            "config": "{}",
-            "sweepName": None,
-            "historyLineCount": 0,
-            "project": {"id": "UHJvamVjdDox", "name": run.project, "entity": {"id": "RW50aXR5OjE=", "name": ENTITY}},
-        }
-        return {"bucket": bucket, "inserted": True}
+        return {"bucket": self._bucket(run_id), "inserted": True}
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self

@@ -1,20 +1,13 @@
 """A real Slurm on this one machine: a controller and two nodes of two fake A100s each, or those of another `Site`,
 without an accounting database.
 
-The tests start it (conftest.py). By hand, from the repository:
+Everything lives in one temporary directory with free ports and its own munge daemon, so that it disturbs neither a
+Slurm that this machine may belong to nor a second test cluster. Daemons, jobs and directory go with the process that
+started them, however it ends (tests/made/guardian.py).
 
-    python -m tests.slurm.cluster
-
-It prints a line `export SLURM_CONF=...` and runs until Ctrl-C. In another shell, paste that line; then
-sbatch, squeue and `python main.py` work against this cluster and no other.
-
-Everything lives in one temporary directory with free ports and its own munge daemon, so that it disturbs
-neither a Slurm that this machine may belong to nor a second test cluster. Daemons, jobs and directory go
-with the process that started them, however it ends (tests/made/guardian.py).
-
-It needs Slurm's and munge's programs, here Debian's `apt-get install slurm-wlm munge`, and a Slurm that was
-built with multiple slurmd support, as Debian's is. The devices of the GPUs are /dev/null and its siblings:
-nothing opens them, they only have to exist.
+It needs Slurm's and munge's programs, here Debian's `apt-get install slurm-wlm munge`, and a Slurm that was built with
+multiple slurmd support, as Debian's is. The devices of the GPUs are /dev/null and its siblings: nothing opens them,
+they only have to exist.
 """
 
 import os
@@ -22,14 +15,12 @@ import secrets
 import shutil
 import socket
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.made.guardian import MARK, end_all, guarded_folder, marked_folder
+from tests.made.guardian import MARK, end_all, marked_folder
 from tests.made.patience import wait_until
 
 GPU_FILES = ("/dev/null,/dev/zero", "/dev/full,/dev/random")
@@ -57,10 +48,6 @@ PartitionName=high PriorityTier=10 PreemptMode=OFF
         return tuple(f"n{place}" for place, _ in enumerate(self.nodes, 1))
 
 
-REQUEUE_DELAY_S = 5
-"""Slurm holds a requeued job back for the life of a credential, 120 s by default; 5 s is the least it
-accepts."""
-
 SLURM_CONF = """\
 ClusterName={site.name}
 SlurmctldHost={host}(127.0.0.1)
@@ -68,7 +55,7 @@ SlurmctldPort={controller_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={directory}/munge.socket,cred_expire={requeue_delay_s}
+AuthInfo=socket={directory}/munge.socket,cred_expire=5
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -99,6 +86,7 @@ SlurmdLogFile={directory}/slurmd-%n.log
 {nodes}
 PartitionName=DEFAULT Nodes=ALL State=UP
 {site.partitions}"""
+"""`cred_expire`: Slurm holds a requeued job back for the life of a credential, 120 s by default; 5 s is the least."""
 
 
 def missing_programs() -> list[str]:
@@ -123,43 +111,35 @@ def _free_ports(count: int) -> list[int]:
             each.close()
 
 
-@dataclass(kw_only=True)
 class Cluster:
-    directory: Path
-    """Short, because the socket's path must fit in 107 bytes."""
-    site: Site = Site()
-    _daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    _controller: "subprocess.Popen[bytes]" = field(init=False)
-
-    @property
-    def conf(self) -> Path:
-        return self.directory / "slurm.conf"
-
-    @property
-    def munge_socket(self) -> Path:
-        return self.directory / "munge.socket"
+    def __init__(self, directory: Path, site: Site) -> None:
+        """Args: directory: short, because the socket's path must fit in 107 bytes."""
+        self.directory, self.site = directory, site
+        self.conf = directory / "slurm.conf"
+        self._daemons: list[subprocess.Popen[bytes]] = []
 
     def environment(self) -> dict[str, str]:
         """This process's environment, pointed at this cluster; what is started with it ends with the cluster."""
         mine = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SRUN_", "SBATCH_"))}
         return mine | {"SLURM_CONF": str(self.conf), "PATH": _path(), MARK: str(self.directory)}
 
-    def run(self, *command: str) -> str:
+    def run(self, *command: str, check: bool = True) -> str:
         """Standard output of a Slurm program. Raises CalledProcessError."""
-        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=True)
-        return done.stdout
+        return subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=check).stdout
 
     def start(self) -> None:
         """Raises AssertionError with the end of the logs when the nodes do not come up."""
         self._write_configuration()
+        listening = self.directory / "munge.socket"
         munge = [f"--{name}-file={self.directory / f'munge.{name}'}" for name in ("key", "pid", "log", "seed")]
-        self._daemon("munged", "munged", "--foreground", "--force", f"--socket={self.munge_socket}", *munge)
-        self._wait_until(self.munge_socket.exists, "munged to listen")
-        self._daemon("slurmctld", "slurmctld", "-D", "-c")
-        self._controller = self._daemons[-1]
+        self._daemon("munged", "munged", "--foreground", "--force", f"--socket={listening}", *munge)
+        self._wait_until(listening.exists, "munged to listen")
+        self.start_controller("-c")
         for node in self.site.names:
             self._daemon(f"slurmd-{node}", "slurmd", "-D", "-N", node)
-        self._wait_until(lambda: self._idle_nodes() == len(self.site.names), "all nodes to be idle")
+        idle = {f"{node} idle" for node in self.site.names}
+        nodes = ("sinfo", "-h", "-N", "-o", "%N %T")
+        self._wait_until(lambda: set(self.run(*nodes, check=False).splitlines()) == idle, "all nodes to be idle")
 
     def stop_controller(self) -> None:
         """As for an update: it saves what it knows, and the nodes and the jobs go on. One that is killed may know less
@@ -168,19 +148,15 @@ class Cluster:
         self._controller.wait()
         self._daemons.remove(self._controller)
 
-    def start_controller(self) -> None:
-        """Again, where it was."""
-        self._daemon("slurmctld", "slurmctld", "-D")
-        self._controller = self._daemons[-1]
-        self._wait_until(self._answers, "the controller to answer")
-
-    def _answers(self) -> bool:
-        return subprocess.run(["squeue", "-h"], env=self.environment(), capture_output=True).returncode == 0
+    def start_controller(self, *options: str) -> None:
+        """Where it was, if it was stopped."""
+        self._controller = self._daemon("slurmctld", "slurmctld", "-D", *options)
+        self._wait_until(lambda: "is UP" in self.run("scontrol", "ping", check=False), "the controller to answer")
 
     def cancel_all(self) -> None:
         """Raises AssertionError when jobs do not end."""
-        subprocess.run(["scancel", "--me", "--signal=KILL"], env=self.environment(), capture_output=True)
-        subprocess.run(["scancel", "--me"], env=self.environment(), capture_output=True)
+        self.run("scancel", "--me", "--signal=KILL", check=False)
+        self.run("scancel", "--me", check=False)
         self._wait_until(lambda: not self.run("squeue", "-h"), "the jobs to end")
 
     def stop(self) -> None:
@@ -190,18 +166,12 @@ class Cluster:
             daemon.wait()
         self._daemons.clear()
 
-    def _daemon(self, name: str, *command: str) -> None:
+    def _daemon(self, name: str, *command: str) -> "subprocess.Popen[bytes]":
         """In the foreground and as our child, so that stop() ends exactly what start() began."""
         with (self.directory / f"{name}.out").open("wb") as out:
-            self._daemons.append(
-                subprocess.Popen(command, env=self.environment(), stdout=out, stderr=out, start_new_session=True)
-            )
-
-    def _idle_nodes(self) -> int:
-        states = subprocess.run(
-            ["sinfo", "-h", "-N", "-o", "%N %T"], env=self.environment(), capture_output=True, text=True
-        )
-        return len({line for line in states.stdout.splitlines() if line.endswith(" idle")})
+            new = subprocess.Popen(command, env=self.environment(), stdout=out, stderr=out, start_new_session=True)
+        self._daemons.append(new)
+        return new
 
     def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
         def is_so() -> bool:
@@ -227,17 +197,8 @@ class Cluster:
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} {has} State=UNKNOWN"
             for node, port, has in zip(self.site.names, node_ports, self.site.nodes, strict=True)
         )
-        self.conf.write_text(
-            SLURM_CONF.format(
-                site=self.site,
-                host=host,
-                user=user,
-                directory=self.directory,
-                controller_port=controller_port,
-                nodes=nodes,
-                requeue_delay_s=REQUEUE_DELAY_S,
-            )
-        )
+        own = {"site": self.site, "host": host, "user": user, "directory": self.directory, "nodes": nodes}
+        self.conf.write_text(SLURM_CONF.format(controller_port=controller_port, **own))
         gpus = [
             f"NodeName={node} Name=gpu {self.site.gpus.format(files=GPU_FILES[place % 2])}"
             for place, node in enumerate(self.site.names)
@@ -251,30 +212,10 @@ class Cluster:
 @contextmanager
 def running_cluster(site: Site = Site()) -> Iterator[Cluster]:
     """Started on entering; every daemon and the directory gone on leaving, also after an error."""
-    cluster = Cluster(directory=marked_folder("slurm-"), site=site)
+    cluster = Cluster(marked_folder("slurm-"), site)
     try:
         cluster.start()
         yield cluster
     finally:
         cluster.stop()
         shutil.rmtree(cluster.directory)
-
-
-def main() -> int:
-    missing = missing_programs()
-    if missing:
-        print(f"not on PATH: {', '.join(missing)}. On Debian: apt-get install slurm-wlm munge", file=sys.stderr)
-        return 2
-    guarded_folder()
-    with running_cluster() as cluster:
-        print(f"export SLURM_CONF={cluster.conf}", flush=True)
-        print("# Runs until Ctrl-C.", flush=True)
-        try:
-            while True:
-                time.sleep(3600)
-        except KeyboardInterrupt:
-            return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

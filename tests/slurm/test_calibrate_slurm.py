@@ -1,8 +1,6 @@
 """`main.py calibrate --quick` on a real Slurm: one job runs both frameworks, which are fake here, in turn."""
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -13,33 +11,22 @@ from main import main
 from pipeline import calibrate
 from pipeline.submission import render
 from pipeline.watching.jobs import job_states
-from tests.made.project import QUICK, BehavingProject, make_behaving_project
-from tests.slurm.cluster import Cluster
-
-pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture
-def project(slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BehavingProject]:
-    """What main.py measures and where its scripts go; experiments.yaml has no words for the fake frameworks."""
-    project = make_behaving_project(tmp_path)
-    monkeypatch.setattr(load, "load_config", lambda _path: project.config)
-    monkeypatch.setattr(render, "write_scripts", partial(render.write_scripts, repository=project.root))
-    monkeypatch.setattr(calibrate, "expand", lambda _config, _selection: [project.pair()])
-    monkeypatch.setattr(calibrate, "QUICK_PROTOCOL", calibrate.PROTOCOL.model_copy(update=QUICK))
-    yield project
-    slurm.cancel_all()
+from tests.made.project import QUICK, BehavingProject
 
 
 def test_it_is_submitted_shown_by_status_and_ends_with_the_table(
-    project: BehavingProject, capsys: pytest.CaptureFixture[str]
+    behaving: BehavingProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    where = ("--results", str(project.results.root))
+    """What main.py measures and where its scripts go: experiments.yaml has no words for the fake frameworks."""
+    monkeypatch.setattr(load, "load_config", lambda _path: behaving.config)
+    monkeypatch.setattr(render, "write_scripts", partial(render.write_scripts, repository=behaving.root))
+    monkeypatch.setattr(calibrate, "expand", lambda _config, _selection: [behaving.pair()])
+    monkeypatch.setattr(calibrate, "QUICK_PROTOCOL", calibrate.PROTOCOL.model_copy(update=QUICK))
+    where = ("--results", str(behaving.results.root))
     command = ("calibrate", "--quick", "--executor", "slurm", *where)
     assert main(command) == 0
-    (job_id,) = {state.job_id for state in job_states(project.results)}
-    shown = capsys.readouterr().out
-    assert f"any/pair_mnist_1_calibration: submitted as job {job_id}" in shown
+    (job_id,) = {state.job_id for state in job_states(behaving.results)}
+    assert f"any/pair_mnist_1_calibration: submitted as job {job_id}" in capsys.readouterr().out
     assert main(["status", *where]) == 0
     assert capsys.readouterr().out.count("mnist behave, calibration (quick, sample) ") == 1
 
@@ -47,12 +34,9 @@ def test_it_is_submitted_shown_by_status_and_ends_with_the_table(
     shown = capsys.readouterr().out
     assert shown.count("already, as job") == 2
     assert shown.count("| A/A |") == 2 and "A quick run: not a result to quote." in shown
-    records = [read_record(path) for path in project.results.calibration.rglob("*.json")]
+    records = [read_record(path) for path in behaving.results.calibration.rglob("*.json")]
     assert len(records) == 2 * 4 * len(CONDITIONS)
     assert {record.environment["slurm"]["job_id"] for record in records} == {job_id}
     assert {record.environment["pairing"]["kind"] for record in records} == {"together"}
-
-    assert main(["status", *where]) == 0
-    assert capsys.readouterr().out.count(" done: ") == 1
     assert main(command) == 0
     assert capsys.readouterr().out.count("every measurement has a record") == 2

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.watching.jobs import job_states
 from tests.made.config_text import BEHAVING, changed
-from tests.made.project import BehavingProject, make_behaving_repository
+from tests.made.project import make_behaving_repository
 from tests.slurm.cluster import Cluster
-from tests.slurm.jobs import run_main
-
-pytestmark = pytest.mark.slurm
+from tests.slurm.jobs import run_main, wait_for
 
 MODES = "{jax: [varies, slow, slower], torch: [slow, slower]}"
 CONFIG = changed(
@@ -24,15 +23,11 @@ SO_FAR = re.compile(
 )
 
 
-@pytest.fixture
-def project(slurm: Cluster, tmp_path: Path) -> BehavingProject:
-    return make_behaving_repository(tmp_path, CONFIG)
-
-
-def test_from_the_command_to_the_ratio(project: BehavingProject) -> None:
+def test_from_the_command_to_the_ratio(slurm: Cluster, tmp_path: Path) -> None:
     """Three modes of JAX and two of PyTorch. Of each one goes on, so 5 screenings and 8 replicates are measured, and
     not the 20 replicates of all modes. Its replicates take 4, 4.4, 4.2 and 4 ms, against 10 ms: of the logarithms of
     4.1 ms (JAX first) and 4.2 ms the geometric mean is 4.15 ms."""
+    project = make_behaving_repository(tmp_path, CONFIG)
     cell = ("--benchmark", "mnist", "--use_case", "1", "--data", "sample")
     out = run_main(project.root, *cell, "--wait")
     estimate = " ".join(out[: out.index("submitted as job")].split())
@@ -59,3 +54,16 @@ def test_from_the_command_to_the_ratio(project: BehavingProject) -> None:
 
     again = run_main(project.root, *cell)
     assert again.count("every measurement has a record") == 2 and "Estimate" not in again
+
+    # `sbatch slurm_scripts/torch_mnist_1.sh`, with one record taken away, makes just that one again.
+    before = project.records()
+    removed = next(path for path in project.results.records().rglob("*.json") if before[-1].measurement_id in path.name)
+    removed.unlink()
+    script = f"slurm_scripts/{before[-1].measurement.framework}_mnist_1.sh"
+    number = slurm.run("sbatch", "--parsable", str(project.root / script)).strip()
+    wait_for(lambda: len(project.records()) == len(before), "it is measured again")
+    made = project.records()[-1]
+    assert (made.measurement_id, made.environment["scheduler"]) == (before[-1].measurement_id, "slurm")
+    wait_for(lambda: job_states(project.results)[-1].state == "done", "the job's end")
+    by_hand = job_states(project.results)[-1]
+    assert (by_hand.executor, by_hand.job_id) == ("by hand", number)

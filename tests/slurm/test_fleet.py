@@ -15,8 +15,6 @@ from tests.made.project import BehavingProject, make_behaving_repository
 from tests.slurm.cluster import Cluster, Site, running_cluster
 from tests.slurm.jobs import run_main
 
-pytestmark = pytest.mark.slurm
-
 CONFIG = changed("cpus_per_task: 1}", "cpus_per_task: 1, max_parallel_jobs: 2}", BEHAVING)
 
 
@@ -31,7 +29,6 @@ def cluster(slurm: Cluster) -> Iterator[Cluster]:
 def test_the_slow_node_is_found(cluster: Cluster, tmp_path: Path) -> None:
     """Steps of 40 ms, and of 40 / 0.94 ms on n3. The fifth node has no GPU."""
     project = make_behaving_repository(tmp_path, CONFIG)
-
     main = partial(run_main, project.root, environment=cluster.environment() | {"SLOW_NODE": "n3"})
     cell = ("--benchmark", "mnist", "--use_case", "1", "--data", "sample")
     message = "--fleet 5: 4 nodes are up that any/pair_mnist_1 can run on"
@@ -50,10 +47,8 @@ def test_the_slow_node_is_found(cluster: Cluster, tmp_path: Path) -> None:
 
     assert main("report", "--fleet") in shown
     for framework in ("JAX", "PyTorch"):
-        found = re.search(
-            rf"{framework} by_node.eager 4 \d+ ([\d.]+) % ([\d.]+) % n3 -([\d.]+) %",
-            " ".join(shown.split()),
-        )
+        numbers = rf"{framework} by_node.eager 4 \d+ ([\d.]+) % ([\d.]+) % n3 -([\d.]+) %"
+        found = re.search(numbers, " ".join(shown.split()))
         assert found, shown
         between, within, slower = map(float, found.groups())
         assert slower == pytest.approx(6.0, abs=1.5) and between == pytest.approx(3.1, abs=1.0) and within < 1.5

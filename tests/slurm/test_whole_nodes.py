@@ -11,41 +11,21 @@ import pytest
 from harness.packs import record_paths
 from harness.results.record import read_record
 from pipeline.watching.jobs import job_states
+from tests.made.config_text import BEHAVING, changed
 from tests.made.patience import wait_until
 from tests.made.project import make_behaving_repository
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import run_main
 
-pytestmark = pytest.mark.slurm
-
-CONFIG = """\
-project: trial
-cluster: {time_limit_minutes: 30, cpus_per_task: 1, whole_nodes: true}
-pairing: together
-gpus: {any: {per_node: 2}}
-matrix: {gpus: [any], benchmarks: [mnist], use_cases: [1, 2]}
-benchmarks:
-  mnist: {models: [cnn]}
-runs: {jax: [eager], torch: [eager]}
-use_cases:
-  1:
-    name: behave
-    batch_sizes: [8]
-    precisions: [fp32]
-    formulations: {jax: [by_neighbours], torch: [by_neighbours]}
-    settings: {gate: nowhere, pid: nowhere}
-  2:
-    like: 1
-    batch_sizes: [16]
-    measurement: {replicates: 6}
-measurement:
-  {replicates: 4, warmup_s: 0.01, block_min_s: 0.1, min_blocks: 3, max_blocks: 6, max_time_s: 1.0, latency_calls: 3,
-    latency_max_time_s: 1.0, idle_s: 0, explain: false}
-quick: {}
-wandb: {mode: disabled, project: trial}
-"""
-
-
+CONFIG = BEHAVING
+for old, new in (
+    ("cpus_per_task: 1}", "cpus_per_task: 1, whole_nodes: true}"),
+    ("any: {}", "any: {per_node: 2}"),
+    ("use_cases: [1]", "use_cases: [1, 2]"),
+    ("{jax: [by_node], torch: [by_node]}", "{jax: [by_neighbours], torch: [by_neighbours]}"),
+    ("\nmeasurement:", "\n  2: {like: 1, batch_sizes: [16], measurement: {replicates: 6}}\nmeasurement:"),
+):
+    CONFIG = changed(old, new, CONFIG)
 CELLS = ("--benchmark", "mnist", "--use_case", "1", "--use_case", "2", "--data", "sample")
 
 

@@ -1,9 +1,8 @@
 """Stands in for a runner's device.py where a test is about processes and faults, not about frameworks."""
 
-import json
-import socket
 import time
-from typing import IO, Any
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any
 
 from harness.errors import Refused
 from harness.measure.world import World
@@ -14,7 +13,7 @@ class Device:
     """Implements harness.measure.program.Device. The ranks agree over plain sockets: rank 0 serves, the others ask."""
 
     def __init__(self) -> None:
-        self.lines: list[IO[str]] = []
+        self.others: list[Connection] = []
 
     def join(self, world: World) -> None:
         if world.size == 1:  # one process for several devices
@@ -23,23 +22,23 @@ class Device:
         host, port = world.coordinator.split(":")
         self.rank = world.rank
         if world.rank == 0:
-            with socket.create_server(("", int(port))) as server:
-                self.lines = [server.accept()[0].makefile("rw") for _ in range(world.size - 1)]
-            return
+            with Listener(("", int(port)), backlog=world.size) as listener:
+                self.others = [listener.accept() for _ in range(world.size - 1)]
         end = time.monotonic() + 300
-        while not self.lines:
+        while not self.others:
             try:
-                self.lines = [socket.create_connection((host, int(port))).makefile("rw")]
+                self.others = [Client((host, int(port)))]
             except ConnectionRefusedError:
                 assert time.monotonic() < end
                 time.sleep(0.01)
 
     def agree(self, value: float) -> float:
         if self.rank > 0:
-            self._send(value)
-            return self._receive()[0]
-        largest = max([value, *self._receive()])
-        self._send(largest)
+            self.others[0].send(value)
+            return self.others[0].recv()
+        largest = max([value, *(one.recv() for one in self.others)])
+        for one in self.others:
+            one.send(largest)
         return largest
 
     def mean_over_ranks(self, values: Any) -> Any:
@@ -47,17 +46,6 @@ class Device:
 
     def leave(self) -> None:
         self.agree(0.0)
-
-    def _send(self, value: float) -> None:
-        for line in self.lines:
-            line.write(json.dumps(value) + "\n")
-            line.flush()
-
-    def _receive(self) -> list[float]:
-        received = [line.readline() for line in self.lines]
-        if not all(received):
-            raise ConnectionError("connection closed by peer")
-        return [json.loads(line) for line in received]
 
     def set_up(self, precision: str) -> None:
         if precision != "fp32":

@@ -1,7 +1,8 @@
 """A use case that behaves as its execution mode says: well, or with one of the faults that a job must survive.
 
-A mode is a function below. It is called when the program is built, and returns the program; for the control without
-communication of the modes that have one, the function `control_of_<mode>` is called instead.
+A mode is a function below. It is called when the program is built, and returns the program, or nothing where that is an
+ordinary one; for the control without communication of the modes that have one, the function `control_of_<mode>` is
+called instead.
 """
 
 import gc
@@ -68,8 +69,8 @@ def build(session: Session[Any], *, joined: bool = True) -> Work:
     name = session.mode.formulation
     assert session.mode.run.process_per_node == (name == "stands_for_its_node")  # the job acts on it
     make = globals()[name if joined else f"control_of_{name}"]
-    made: Work = (Work if session.measurement.variant.batch_size == PARITY_BATCH_SIZE else make)(session)
-    return made
+    made = None if session.measurement.variant.batch_size == PARITY_BATCH_SIZE else make(session)
+    return made or Work(session)
 
 
 def fail_parity_as(mode: str) -> None:
@@ -87,38 +88,33 @@ well = Work
 parity_differs = parity_is_killed = parity_raises = parity_is_refused = parity_sleeps = Work
 
 
-def slow(session: Session[Any]) -> Work:
-    return Work(session, lambda: time.sleep(10e-3))
+def of_steps(step_s: float) -> Callable[[Session[Any]], Work]:
+    return lambda session: Work(session, lambda: time.sleep(step_s))
 
 
-def slower(session: Session[Any]) -> Work:
-    return Work(session, lambda: time.sleep(20e-3))
+slow, slower = of_steps(10e-3), of_steps(20e-3)
 
 
 def by_node(session: Session[Any]) -> Work:
     """40 ms, and 6 % less speed on the node that SLOW_NODE names."""
-    step_s = 40e-3 / (0.94 if os.environ["SLURMD_NODENAME"] == os.environ["SLOW_NODE"] else 1.0)
-    return Work(session, lambda: time.sleep(step_s))
+    return of_steps(40e-3 / (0.94 if os.environ["SLURMD_NODENAME"] == os.environ["SLOW_NODE"] else 1.0))(session)
 
 
 def by_neighbours(session: Session[Any]) -> Work:
     """60 ms, and 20 % less speed beside another job of this machine: a busy machine adds a millisecond or two."""
-    step_s = 60e-3 / (0.8 if neighbours() else 1.0)
-    return Work(session, lambda: time.sleep(step_s))
+    return of_steps(60e-3 / (0.8 if neighbours() else 1.0))(session)
 
 
 def varies(session: Session[Any]) -> Work:
     """By replicate: 4, 4.4, 4.2, 4 ms. Each but the screening starts for two seconds, so that a watcher sees all."""
     measurement = session.measurement
     time.sleep(0.0 if measurement.is_screening else 2.0)
-    step_s = 4e-3 * (1.0, 1.1, 1.05, 1.0)[measurement.replicate]
-    return Work(session, lambda: time.sleep(step_s))
+    return of_steps(4e-3 * (1.0, 1.1, 1.05, 1.0)[measurement.replicate])(session)
 
 
 def alternates(session: Session[Any]) -> Work:
     """By replicate: 15, 15, 6.7, 6.7 ms, and again. Against `slow` no number of pairs decides."""
-    step_s = 10e-3 * (1.5 if session.measurement.replicate % 4 < 2 else 1 / 1.5)
-    return Work(session, lambda: time.sleep(step_s))
+    return of_steps(10e-3 * (1.5 if session.measurement.replicate % 4 < 2 else 1 / 1.5))(session)
 
 
 def gated(session: Session[Any]) -> Work:
@@ -210,14 +206,12 @@ def hangs_with_its_caches(session: Session[Any]) -> Work:
     return compiles(session)
 
 
-def sleeps(session: Session[Any]) -> Work:
+def sleeps(session: Session[Any]) -> None:
     time.sleep(LONG_S)
-    return Work(session)
 
 
-def is_killed(session: Session[Any]) -> Work:
+def is_killed(session: Session[Any]) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-    return Work(session)
 
 
 def is_killed_and_leaves_a_worker(session: Session[Any]) -> Work:
@@ -231,9 +225,8 @@ def sends_no_number(session: Session[Any]) -> Work:
     return Work(session, details={"phases": {"forward": [0.1, float("nan")]}})
 
 
-def segfaults(session: Session[Any]) -> Work:
+def segfaults(session: Session[Any]) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
-    return Work(session)
 
 
 def exits(session: Session[Any]) -> Work:
@@ -242,26 +235,23 @@ def exits(session: Session[Any]) -> Work:
     os._exit(3)
 
 
-def is_stuck_at_exit(session: Session[Any]) -> Work:
+def is_stuck_at_exit(session: Session[Any]) -> None:
     """A thread that never ends keeps the interpreter from ending after the result was sent."""
     threading.Thread(target=time.sleep, args=(LONG_S,)).start()
-    return Work(session)
 
 
-def fills_the_host(session: Session[Any]) -> Work:
+def fills_the_host(session: Session[Any]) -> None:
     """The kernel refuses an allocation, really."""
     resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
     bytearray(4 << 30)
-    return Work(session)
 
 
 def fills_the_device(session: Session[Any]) -> Work:
     raise RuntimeError("device is full: 4 GiB asked for\nand a stack trace of C++")
 
 
-def diverges(session: Session[Any]) -> Work:
+def diverges(session: Session[Any]) -> None:
     require_finite(np.array([2.3, 7.1, np.nan, np.nan]), epoch=2)
-    return Work(session)
 
 
 def is_wrong(session: Session[Any]) -> Work:
@@ -272,34 +262,30 @@ def raises(session: Session[Any]) -> Work:
     raise KeyError("conv9")
 
 
-def sends_nonsense(session: Session[Any]) -> Work:
+def sends_nonsense(session: Session[Any]) -> None:
     """Over the channel, in the place of events."""
     (channel,) = [each for each in gc.get_objects() if isinstance(each, Channel)]
     os.write(channel._file_descriptor, b"not JSON\n@event 0 1/1 {half\n")
-    return Work(session)
 
 
-def prints_much(session: Session[Any]) -> Work:
+def prints_much(session: Session[Any]) -> None:
     """More than a pipe holds, on both outputs."""
     print("x" * 200_000)
     print("y" * 200_000, file=sys.stderr)
-    return Work(session)
 
 
 def is_slower_on_rank_1(session: Session[Any]) -> Work:
-    return Work(session, lambda: time.sleep(3e-3 if session.world.rank == 1 else 1e-3))
+    return of_steps(3e-3 if session.world.rank == 1 else 1e-3)(session)
 
 
-def is_signalled(session: Session[Any]) -> Work:
+def is_signalled(session: Session[Any]) -> None:
     """As Slurm signals every process of a job."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
         os.kill(os.getpid(), number)
-    return Work(session)
 
 
-def removes_the_temporary_folder(session: Session[Any]) -> Work:
+def removes_the_temporary_folder(session: Session[Any]) -> None:
     shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # every rank does
-    return Work(session)
 
 
 def shows_its_world(session: Session[Any]) -> Work:
@@ -310,13 +296,12 @@ def shows_its_world(session: Session[Any]) -> Work:
 stands_for_its_node = shows_its_world
 
 
-def kills_rank_1(session: Session[Any]) -> Work:
+def kills_rank_1(session: Session[Any]) -> None:
     """The other ranks wait for it, until the connection breaks."""
     if session.world.rank == 1:
         print("last words of rank 1")
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL)
-    return Work(session)
 
 
 def hangs_when_rank_1_is_killed(session: Session[Any]) -> Work:
@@ -326,16 +311,14 @@ def hangs_when_rank_1_is_killed(session: Session[Any]) -> Work:
     return sleeps(session)
 
 
-def raises_on_rank_1(session: Session[Any]) -> Work:
+def raises_on_rank_1(session: Session[Any]) -> None:
     if session.world.rank == 1:
         raise KeyError("conv9")
-    return Work(session)
 
 
-def fills_rank_1(session: Session[Any]) -> Work:
+def fills_rank_1(session: Session[Any]) -> None:
     if session.world.rank == 1:
         raise RuntimeError("device is full: 4 GiB asked for")
-    return Work(session)
 
 
 def is_controlled(session: Session[Any]) -> Work:
@@ -346,8 +329,7 @@ control_fills_rank_1 = control_is_killed_on_rank_1 = control_hangs = is_controll
 control_of_is_controlled = Work
 
 
-def control_of_control_fills_rank_1(session: Session[Any]) -> Work:
-    return fills_rank_1(session)
+control_of_control_fills_rank_1 = fills_rank_1
 
 
 def control_of_control_is_killed_on_rank_1(session: Session[Any]) -> Work:
@@ -358,5 +340,4 @@ def control_of_control_is_killed_on_rank_1(session: Session[Any]) -> Work:
     return Work(session, step)
 
 
-def control_of_control_hangs(session: Session[Any]) -> Work:
-    return Work(session, lambda: time.sleep(LONG_S))
+control_of_control_hangs = of_steps(LONG_S)
