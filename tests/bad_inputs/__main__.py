@@ -5,7 +5,7 @@ import random
 import sys
 import time
 
-from tests.bad_inputs import command_lines, jobs, parity_files, records, scripts, yaml_files
+from tests.bad_inputs import command_lines, data_files, jobs, records, scripts, yaml_files
 from tests.bad_inputs.campaign import Kind, run
 
 SEED = 0
@@ -15,7 +15,7 @@ KINDS: dict[str, Kind] = {
     "scripts": scripts.cases,
     "records": records.cases,
     "jobs": jobs.cases,
-    "parity": parity_files.cases,
+    "data and parity": data_files.cases,
 }
 
 
