@@ -98,18 +98,12 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
-OF_ONE_FAKE_STEP = ("test_eager_cases.py", "test_arithmetic.py", "test_kernel_names.py")
-"""Of tests/fake_gpu: they read what one long process leaves."""
-
-
 class Scheduling(LoadFileScheduling):
     """A file is one worker's, and all that start a Slurm are one's too: one cluster, and the others have work to do
-    while it waits. So are those that wait for one process on the fake CUDA."""
+    while it waits."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        if file.startswith("tests/fake_gpu/") and file.endswith(OF_ONE_FAKE_STEP):
-            return "tests/fake_gpu"
         return "tests/slurm" if file.startswith("tests/slurm/") else file
 
 

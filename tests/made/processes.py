@@ -54,11 +54,6 @@ def words_of(pid: int) -> list[str]:
         return []
 
 
-def children_of(pid: int) -> list[int]:
-    every = [int(process.name) for process in Path("/proc").glob("[0-9]*")]
-    return [child for child in every if _state_and_parent(child)[1] == str(pid) and is_alive(child)]
-
-
 def processes_in(folder: Path) -> list[int]:
     """Those whose working folder it is."""
     found = [cwd for cwd in Path("/proc").glob("[0-9]*/cwd") if os.path.realpath(cwd) == str(folder.resolve())]

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -235,11 +234,6 @@ def exits(session: Session[Any]) -> Work:
     os._exit(3)
 
 
-def is_stuck_at_exit(session: Session[Any]) -> None:
-    """A thread that never ends keeps the interpreter from ending after the result was sent."""
-    threading.Thread(target=time.sleep, args=(LONG_S,)).start()
-
-
 def fills_the_host(session: Session[Any]) -> None:
     """The kernel refuses an allocation, really."""
     resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
@@ -325,7 +319,7 @@ def is_controlled(session: Session[Any]) -> Work:
     return Work(session, communicates=True)
 
 
-control_fills_rank_1 = control_is_killed_on_rank_1 = control_hangs = is_controlled
+control_fills_rank_1 = control_is_killed_on_rank_1 = is_controlled
 control_of_is_controlled = Work
 
 
@@ -338,6 +332,3 @@ def control_of_control_is_killed_on_rank_1(session: Session[Any]) -> Work:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return Work(session, step)
-
-
-control_of_control_hangs = of_steps(LONG_S)
