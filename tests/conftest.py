@@ -37,7 +37,6 @@ SLOW = (
     "slurm",
     "whole/test_adding.py",
     "whole/test_gpu_tests.py",
-    "whole/test_two_devices_from_main.py",
 )
 """They need a framework or Slurm, or run whole jobs. `make test-fast` is the rest."""
 

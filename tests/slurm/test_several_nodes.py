@@ -88,7 +88,7 @@ def test_a_preempted_job_of_two_ranks_goes_on_where_it_was(behaving: BehavingPro
 
 
 def test_main_measures_a_cell_of_two_devices(slurm: Cluster, tmp_path: Path) -> None:
-    """Use case 4 on two nodes. Use case 2, on one machine: tests/whole/test_two_devices_from_main.py."""
+    """Use case 4 on two nodes."""
     pytest.importorskip("jax")
     pytest.importorskip("torch")
     copy_for_two_devices(tmp_path, nodes=2)
