@@ -1,16 +1,14 @@
 """From experiments.yaml and a selection to pairs of jobs."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.errors import ConfigError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.model import Config
-from harness.experiments.words import field_problem
-from harness.plan import DataKind, Scalar, Screening
-from harness.work.declared import benchmark as declared_benchmark
+from harness.plan import DataKind, Pair, Scalar, Screening
 from main import main
 from tests.made.config_text import MINIMAL, PRETRAINED, config_of
 
@@ -21,25 +19,20 @@ def config(tmp_path: Path) -> Config:
 
 
 def names(config: Config, selection: Selection) -> list[str]:
-    return [job.name for pair in expand(config, selection) for job in pair.jobs]
+    return [*keys(expand(config, selection))]
 
 
-@pytest.mark.parametrize(
-    ("selection", "jobs"),
-    [
-        (Selection(), ["any/jax_mnist_1", "any/torch_mnist_1"]),  # the matrix
-        (
-            Selection(gpus=("a100",), benchmarks=("cifar10",), use_cases=(3,)),  # outside of it
-            ["a100/jax_cifar10_3", "a100/torch_cifar10_3"],
-        ),
-        (
-            Selection(benchmarks=("cifar10", "mnist", "cifar10"), frameworks=("torch",)),
-            ["any/torch_mnist_1", "any/torch_cifar10_1"],
-        ),
-    ],
-)
-def test_what_is_selected_in_the_files_order_and_once(selection: Selection, jobs: list[str], config: Config) -> None:
-    assert names(config, selection) == jobs
+def keys(pairs: list[Pair]) -> dict[str, list[str]]:
+    """Of the variants of each job."""
+    return {job.name: [variant.key for variant in job.variants] for pair in pairs for job in pair.jobs}
+
+
+def test_what_is_selected_in_the_files_order_and_once(config: Config) -> None:
+    assert names(config, Selection()) == ["any/jax_mnist_1", "any/torch_mnist_1"]  # the matrix
+    outside = Selection(gpus=("a100",), benchmarks=("cifar10",), use_cases=(3,))
+    assert names(config, outside) == ["a100/jax_cifar10_3", "a100/torch_cifar10_3"]
+    twice = Selection(benchmarks=("cifar10", "mnist", "cifar10"), frameworks=("torch",))
+    assert names(config, twice) == ["any/torch_mnist_1", "any/torch_cifar10_1"]
 
 
 def test_what_a_job_is_given(config: Config) -> None:
@@ -79,13 +72,10 @@ def test_quick_replaces_models_and_excludes(tmp_path: Path) -> None:
     quick = "quick: {benchmarks: {mnist: {exclude: [{run: compiled}]}, cifar10: {models: [cnn]}}}\n"
     config = config_of(MINIMAL + quick, tmp_path)
 
-    def keys(*, quick: bool) -> list[list[str]]:
-        selection = Selection(benchmarks=("mnist", "cifar10"), frameworks=("torch",), quick=quick)
-        return [[variant.key for variant in pair.jobs[0].variants] for pair in expand(config, selection)]
-
+    full = Selection(benchmarks=("mnist", "cifar10"), frameworks=("torch",))
     cnn, resnet18 = ([f"{model}-b64-fp32-step.{run}" for run in ("eager", "compiled")] for model in ("cnn", "resnet18"))
-    assert keys(quick=False) == [cnn, [*cnn, *resnet18]]
-    assert keys(quick=True) == [cnn[:1], cnn]
+    assert [*keys(expand(config, full)).values()] == [cnn, [*cnn, *resnet18]]
+    assert [*keys(expand(config, replace(full, quick=True))).values()] == [cnn[:1], cnn]
 
 
 def test_a_use_cases_own_protocol(tmp_path: Path) -> None:
@@ -125,16 +115,15 @@ def test_cell_that_takes_more_gpus_than_its_nodes_have_is_refused_and_no_other(t
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
-        ({"gpus": ("a10",)}, "--gpu a10: not defined in {file}; valid: any, a100; did you mean a100?"),
-        ({"benchmarks": ("mnist", "cifar100")}, "--benchmark cifar100: not defined in {file}; valid: mnist, cifar10; "),
-        ({"use_cases": (2,)}, "--use_case 2: not defined in {file}; valid: 1, 3"),
-        ({"frameworks": ("pytorch",)}, "--framework pytorch: no such framework; valid: jax, torch; did you mean torch"),
+        (Selection(gpus=("a10",)), "--gpu a10: not defined in {file}; valid: any, a100; did you mean a100?"),
+        (Selection(benchmarks=("mnist", "text")), "--benchmark text: not defined in {file}; valid: mnist, cifar10"),
+        (Selection(use_cases=(2,)), "--use_case 2: not defined in {file}; valid: 1, 3"),
+        (Selection(frameworks=("pytorch",)), "--framework pytorch: no such framework; valid: jax, torch; did you"),
     ],
 )
-def test_unknown_names(config: Config, selection: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        expand(config, Selection(**selection))
-    assert str(caught.value).startswith(message.format(file=config.file))
+def test_unknown_names(config: Config, selection: Selection, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message.format(file=config.file)}"):
+        expand(config, selection)
 
 
 def test_a_screening_where_there_is_a_choice(config: Config) -> None:
@@ -154,20 +143,15 @@ def test_a_screening_where_there_is_a_choice(config: Config) -> None:
 
 SEVERAL = """\
   4:
-    name: per_sample_gradients
-    devices: 2
-    batch_sizes: [16, 32, 64]
-    precisions: [fp32]
-    formulations: {jax: [vmap], torch: [vmap: [eager]]}
-    options: {output: [full]}
-    settings: {chunk_size: 8, clip_norm: 1.0}
+    {like: 3, devices: 2, batch_sizes: [16, 32, 64], precisions: [fp32], options: {output: [full]},
+      formulations: {jax: [vmap], torch: [vmap: [eager]]}}
 """
 
 
 def keys_of_baselines(config: Config, selection: Selection) -> dict[str, list[str]]:
     pairs = baselines(config, expand(config, selection), selection)
     assert {job.screening for pair in pairs for job in pair.jobs} <= {None}  # all of them are wanted
-    return {job.name: [variant.key for variant in job.variants] for pair in pairs for job in pair.jobs}
+    return keys(pairs)
 
 
 def test_baselines_have_the_whole_batch_or_a_device_s_part(tmp_path: Path) -> None:
@@ -214,9 +198,3 @@ def test_a_run_that_draws_weights_instead_says_so(tmp_path: Path, capsys: pytest
     assert "any/imagenet100_5: weights are drawn, not pretrained: the sample has no classes of ImageNet\n" in output
     assert output.count("weights are drawn") == 1
     assert main(flags) == 0 and "weights are drawn" not in capsys.readouterr().out
-
-
-def test_a_size_that_is_no_multiple_is_told_so() -> None:
-    field = declared_benchmark("imagenet100").sizes.model_fields["image_size"]
-    assert field_problem(65, field) == "must be a whole multiple of 16 from 32 to 256"
-    assert field_problem(64, field) is None
