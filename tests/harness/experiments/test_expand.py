@@ -10,7 +10,7 @@ from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.model import Config
 from harness.plan import DataKind, Pair, Scalar, Screening
 from main import main
-from tests.made.config_text import MINIMAL, PRETRAINED, config_of
+from tests.made.config_text import MINIMAL, PRETRAINED, changed, config_of
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def names(config: Config, selection: Selection) -> list[str]:
-    return [*keys(expand(config, selection))]
+    return [job.name for pair in expand(config, selection) for job in pair.jobs]
 
 
 def keys(pairs: list[Pair]) -> dict[str, list[str]]:
@@ -38,40 +38,33 @@ def test_what_is_selected_in_the_files_order_and_once(config: Config) -> None:
 def test_what_a_job_is_given(config: Config) -> None:
     (pair,) = expand(config, Selection(use_cases=(3,), data="sample", force=True))
     jax, torch = pair.jobs
-    assert (jax.framework, torch.framework) == ("jax", "torch")
-    assert jax.cell == torch.cell == pair.cell
+    assert (jax.framework, torch.framework, jax.cell, torch.cell) == ("jax", "torch", pair.cell, pair.cell)
     assert (pair.cell.name, pair.cell.use_case_name, pair.cell.devices) == (*("any/mnist_3", "per_sample_gradients"), 1)
     assert jax.settings == {"chunk_size": 8, "clip_norm": 1.0}
     assert (jax.data, jax.force, jax.quick) == ("sample", True, False)
     assert (jax.wandb, jax.data_dir) == (config.wandb, config.data_dir)
     # 1 model x 2 outputs x 2 batch sizes x 2 precisions x 1 mode; two replicates of each
-    assert len(jax.variants) == 8
-    assert len(list(jax.measurements())) == 16
+    assert (len(jax.variants), len(list(jax.measurements()))) == (8, 16)
 
 
-def test_batch_sizes_of_benchmark_and_model_and_quick(tmp_path: Path) -> None:
-    text = MINIMAL.replace(
-        "  mnist: {models: [cnn]}",
-        "  mnist: {models: [cnn], batch_sizes: {train: [2, 4], per_sample_gradients: {cnn: [3]}}}",
-    )
+@pytest.mark.parametrize(
+    ("benchmark", "number", "full", "quick"),
+    [("mnist", 1, {2, 4}, {1}), ("mnist", 3, {3}, {8}), ("cifar10", 1, {64}, {64}), ("cifar10", 3, {16, 32}, {8})],
+)
+def test_batch_sizes(benchmark: str, number: int, full: set[int], quick: set[int], tmp_path: Path) -> None:
+    """Of the use case, the benchmark, its model and a quick run: the more special one counts."""
+    own = "{models: [cnn], batch_sizes: {train: [2, 4], per_sample_gradients: {cnn: [3]}}}"
+    text = changed("  mnist: {models: [cnn]}", f"  mnist: {own}")
     text += "quick: {benchmarks: {mnist: {batch_sizes: {train: {cnn: [1]}}}}, use_cases: {3: {batch_sizes: [8]}}}\n"
-    config = config_of(text, tmp_path)
-    for benchmark, number, full, quick in (
-        ("mnist", 1, {2, 4}, {1}),
-        ("mnist", 3, {3}, {8}),
-        ("cifar10", 1, {64}, {64}),
-        ("cifar10", 3, {16, 32}, {8}),
-    ):
-        for sizes, is_quick in ((full, False), (quick, True)):
-            asked = Selection(benchmarks=(benchmark,), use_cases=(number,), frameworks=("jax",), quick=is_quick)
-            (pair,) = expand(config, asked)
-            assert {variant.batch_size for variant in pair.jobs[0].variants} == sizes
+    asked = Selection(benchmarks=(benchmark,), use_cases=(number,))
+    for selection, sizes in ((asked, full), (replace(asked, quick=True), quick)):
+        (pair,) = expand(config_of(text, tmp_path), selection)
+        assert {variant.batch_size for job in pair.jobs for variant in job.variants} == sizes
 
 
 def test_quick_replaces_models_and_excludes(tmp_path: Path) -> None:
     quick = "quick: {benchmarks: {mnist: {exclude: [{run: compiled}]}, cifar10: {models: [cnn]}}}\n"
     config = config_of(MINIMAL + quick, tmp_path)
-
     full = Selection(benchmarks=("mnist", "cifar10"), frameworks=("torch",))
     cnn, resnet18 = ([f"{model}-b64-fp32-step.{run}" for run in ("eager", "compiled")] for model in ("cnn", "resnet18"))
     assert [*keys(expand(config, full)).values()] == [cnn, [*cnn, *resnet18]]
@@ -103,11 +96,9 @@ def test_cell_that_takes_more_gpus_than_its_nodes_have_is_refused_and_no_other(t
     config = config_of(MINIMAL.replace("name: train\n", several), tmp_path)
     assert names(config, Selection(frameworks=("jax",))) == ["any/jax_mnist_1_x8"]  # nobody says what `any` has
     assert names(config, Selection(gpus=("a100",), use_cases=(3,), frameworks=("jax",))) == ["a100/jax_mnist_3"]
-    with pytest.raises(ConfigError) as caught:
+    where = f"^{config.file}:21:14: a100/mnist_1_x8: use_cases.1 takes 8 GPUs on 1 node"
+    with pytest.raises(ConfigError, match=where + ".* `- {gpu: a100, use_case: 1}` under matrix.exclude"):
         expand(config, Selection(gpus=("a100",)))
-    assert str(caught.value).startswith(f"{config.file}:21:14: a100/mnist_1_x8: use_cases.1 takes 8 GPUs on 1 node(s),")
-    assert "leave the cell out with `- {gpu: a100, use_case: 1}` under matrix.exclude" in str(caught.value)
-
     on_two = config_of(MINIMAL.replace("name: train\n", several + "    nodes: 2\n"), tmp_path)
     assert names(on_two, Selection(gpus=("a100",), frameworks=("jax",))) == ["a100/jax_mnist_1_x8"]
 
@@ -172,9 +163,6 @@ def test_baselines_of_a_quick_run_are_found_among_its_own_variants_too(tmp_path:
     selection = Selection(use_cases=(4,), frameworks=("jax",), quick=True)
     found = keys_of_baselines(config_of(MINIMAL + SEVERAL + quick, tmp_path), selection)
     assert found == {"any/jax_mnist_3": ["cnn-b16-fp32-full-vmap.jit", "cnn-b8-fp32-full-vmap.jit"]}
-
-
-# Pretrained weights
 
 
 def test_the_sample_has_no_classes_of_imagenet_so_weights_are_drawn(tmp_path: Path) -> None:

@@ -479,9 +479,6 @@ def test_training_that_diverges_fails(
         everything(lab, Diverging(lab, evaluations))
 
 
-# Memory
-
-
 @pytest.mark.parametrize(("of_compiler", "of_device", "expected"), [(123, None, (123, 123, 123)), (None, 9, (9, 9, 8))])
 def test_the_compilers_account_of_a_step_holds_for_every_device_and_else_its_own(
     lab: Lab, of_compiler: int | None, of_device: int | None, expected: tuple[int, ...]
@@ -540,9 +537,6 @@ def test_any_other_error_in_a_phase_and_one_of_several_ranks_is_an_error(lab: La
         everything(lab, Work(lab, parts=[("forward", fills_the_device)]), world=TWO_RANKS)
 
 
-# The control
-
-
 def test_the_control_is_built_when_the_first_program_is_gone(lab: Lab) -> None:
     """Two of them would need twice the memory. What is found so far is told before, whatever becomes of the control."""
     first: list[weakref.ref[Work]] = []
@@ -567,9 +561,6 @@ def test_the_control_is_built_when_the_first_program_is_gone(lab: Lab) -> None:
     # The control is neither checked nor trained: cold calls, a short warm-up, and its blocks.
     assert lab.diary[-1] == ("control", sum(CALLS.values()) + 1)
     assert lab.calls == sum(CALLS.values()) + 1 + 3 + 3 + 3 * 2
-
-
-# The planted slowdown
 
 
 def test_a_planted_slowdown_is_in_blocks_and_latency_and_nowhere_else(
