@@ -144,6 +144,10 @@ MISTAKES = """
 --option outputs: not an option of per_sample_gradients; valid: output; did you mean output?
 --option epochs=3 | 1
 --option epochs=3: it is a setting, not an option: --set epochs=3
+--option output=ful | 3
+did you mean full?
+--set epoch=3 | 1
+did you mean epochs?
 --set output=full | 3
 --set output=full: it is an option, not a setting: --option output=full
 --set replicates=7 | 1

@@ -13,7 +13,7 @@ from harness.experiments.model import Config
 from harness.experiments.narrow import Narrowing
 from harness.experiments.presets import expand_preset, left_out, preset_of
 from harness.paths import REPOSITORY
-from harness.plan import FRAMEWORKS, Pair
+from harness.plan import FRAMEWORKS, Pair, Variant
 from harness.work.declared import use_case
 from pipeline.measure import must_be_brought
 from tests.made.config_text import MINIMAL, config_of
@@ -134,9 +134,6 @@ def test_how_much_is_left_out(config: Config) -> None:
     assert left_out(config, pairs_of(config, "headline"), quick=False) == (8, 3 * 3 + 2 * 20)
 
 
-# The project's own.
-
-
 def test_the_headline_has_every_use_case_and_the_same_two_sides(own: Config) -> None:
     pairs = pairs_of(own, "headline")
     assert {pair.cell.use_case for pair in pairs} == set(own.use_cases)
@@ -150,20 +147,15 @@ def test_the_headline_has_every_use_case_and_the_same_two_sides(own: Config) -> 
 
 def test_what_several_gpus_are_compared_with_is_in_the_headline_itself(own: Config) -> None:
     pairs = pairs_of(own, "headline")
-    keys = {
-        (pair.cell.devices, pair.cell.benchmark, pair.cell.use_case_name): {
-            variant.key for job in pair.jobs for variant in job.variants
-        }
-        for pair in pairs
-    }
-    assert len(keys) == len(pairs)
-    for pair in (pair for pair in pairs if pair.cell.devices > 1):
-        parts = {
-            variant.model_copy(update={"batch_size": variant.batch_size // pair.cell.devices}).key
-            for job in pair.jobs
-            for variant in job.variants
-        }
-        assert len(parts) == 2 and parts <= keys[1, pair.cell.benchmark, pair.cell.use_case_name], pair.cell.name
+    measured: dict[tuple[int, str, str], list[Variant]] = {}
+    for pair in pairs:
+        of_cell = (pair.cell.devices, pair.cell.benchmark, pair.cell.use_case_name)
+        measured[of_cell] = [variant for job in pair.jobs for variant in job.variants]
+    assert len(measured) == len(pairs)
+    for (devices, benchmark, use_case_name), several in measured.items():
+        parts = [one.model_copy(update={"batch_size": one.batch_size // devices}) for one in several]
+        alone = {variant.key for variant in measured[1, benchmark, use_case_name]}
+        assert {variant.key for variant in parts} <= alone, (devices, benchmark, use_case_name)
 
 
 def test_full_is_everything_and_demo_is_short(own: Config) -> None:

@@ -45,15 +45,14 @@ def test_the_others_have_what_is_busy_and_not_ours(stat: Path, busy: int, idle: 
     assert watched.cpus() == pytest.approx(cpus)
 
 
-@pytest.mark.parametrize("content", [None, "cpu 0 0 0 0\ncpu0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0\n"])
-def test_a_kernel_that_does_not_tell(stat: Path, content: str | None) -> None:
-    if content:
-        stat.write_text(content)
+def test_a_kernel_that_does_not_tell_and_a_short_window_are_no_measure(
+    stat: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert OtherCpuLoad(stat).cpus() is None
-
-
-def test_a_short_window_is_no_measure() -> None:
-    assert OtherCpuLoad().cpus() is None
+    for window_s, counted in ((10.0, 0), (0.9, 1)):
+        clocks_are(monkeypatch, [100.0, 100.0 + window_s], [50.0, 50.0])
+        stat.write_text(f"cpu {counted} 0 0 0\ncpu0 {counted} 0 0 0 0 0 0\n")
+        assert OtherCpuLoad(stat).cpus() is None
 
 
 def test_what_happens_while_nobody_looks_is_no_other_load(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
