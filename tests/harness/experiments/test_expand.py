@@ -134,7 +134,7 @@ def test_a_screening_where_there_is_a_choice(config: Config) -> None:
 
 SEVERAL = """\
   4:
-    {like: 3, devices: 2, batch_sizes: [16, 32, 64], precisions: [fp32], options: {output: [full]},
+    {like: 3, devices: 2, batch_sizes: [32, 64], precisions: [fp32], options: {output: [full]},
       formulations: {jax: [vmap], torch: [vmap: [eager]]}}
 """
 
@@ -146,8 +146,8 @@ def keys_of_baselines(config: Config, selection: Selection) -> dict[str, list[st
 
 
 def test_baselines_have_the_whole_batch_or_a_device_s_part(tmp_path: Path) -> None:
-    """Of 16, 32, 64 on two devices: 16 and 32 whole, 16 and 32 as halves of 32 and 64. Nothing else of use case 3, and
-    nothing where that is asked for or needs none."""
+    """Of 32 and 64 on two devices: 32 whole, 16 and 32 as halves. Nothing else of use case 3, and nothing where that is
+    asked for or needs none."""
     config = config_of(MINIMAL + SEVERAL, tmp_path)
     assert keys_of_baselines(config, Selection(use_cases=(4,), force=True)) == {
         "any/jax_mnist_3": ["cnn-b16-fp32-full-vmap.jit", "cnn-b32-fp32-full-vmap.jit"],
