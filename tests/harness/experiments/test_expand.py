@@ -8,7 +8,7 @@ import pytest
 from harness.errors import ConfigError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.model import Config
-from harness.plan import DataKind, Pair, Scalar, Screening
+from harness.plan import Pair, Screening
 from main import main
 from tests.made.config_text import MINIMAL, PRETRAINED, changed, config_of
 
@@ -167,14 +167,10 @@ def test_baselines_of_a_quick_run_are_found_among_its_own_variants_too(tmp_path:
 
 def test_the_sample_has_no_classes_of_imagenet_so_weights_are_drawn(tmp_path: Path) -> None:
     config = config_of(PRETRAINED, tmp_path)
-
-    def weights(benchmark: str, data: DataKind) -> set[Scalar]:
+    weights = {("imagenet100", "real"): "pretrained", ("imagenet100", "sample"): "drawn", ("cifar10", "real"): "drawn"}
+    for (benchmark, data), expected in weights.items():
         (pair,) = expand(config, Selection(benchmarks=(benchmark,), use_cases=(5,), data=data))
-        return {measurement.settings["weights"] for job in pair.jobs for measurement in job.measurements()}
-
-    assert weights("imagenet100", "real") == {"pretrained"}
-    assert weights("imagenet100", "sample") == {"drawn"}
-    assert weights("cifar10", "real") == weights("cifar10", "sample") == {"drawn"}
+        assert {one.settings["weights"] for job in pair.jobs for one in job.measurements()} == {expected}
 
 
 def test_a_run_that_draws_weights_instead_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

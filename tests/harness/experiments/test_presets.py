@@ -170,10 +170,9 @@ def test_short_presets_compare_the_declared_pairs_and_nothing_else(own: Config) 
     assert {"headline", "demo"} <= names
     for pair in (pair for name in names for pair in pairs_of(own, name)):
         declared = use_case(pair.cell.use_case_name)
-        modes = {job.framework: {variant.execution_mode for variant in job.variants} for job in pair.jobs}
-        assert modes == {framework: {declared.headline[framework]} for framework in FRAMEWORKS}, pair.cell.name
-        ways = {declared.mode(framework, mode).run_as for framework, of_it in modes.items() for mode in of_it}
-        assert ways == {"compiled"}, pair.cell.name
+        modes = {(job.framework, variant.execution_mode) for job in pair.jobs for variant in job.variants}
+        assert modes == {(framework, declared.headline[framework]) for framework in FRAMEWORKS}, pair.cell.name
+        assert {declared.mode(*mode).run_as for mode in modes} == {"compiled"}, pair.cell.name
 
 
 def test_only_imagenet_must_be_brought(own: Config, tmp_path: Path) -> None:

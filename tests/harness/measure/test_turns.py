@@ -1,6 +1,7 @@
 """Turns, from the side of a process: what it hears and what it does, and when it is at rest."""
 
 import io
+from types import SimpleNamespace
 from unittest.mock import call, create_autospec
 
 import pytest
@@ -40,25 +41,18 @@ def test_the_last_one_has_no_more_blocks_and_is_alone() -> None:
         turns("").next_block(True)
 
 
-def test_alone_it_goes_on_by_its_own_rule() -> None:
+def test_alone_it_goes_on_by_its_own_rule_and_the_other_one_was_no_stranger_on_the_gpu() -> None:
     heard = Heard()
     taken = turns("block\nalone\n", "second", heard)
+    state = {"sm_clock_mhz": 1980, "other_processes": 2}
     assert not taken.is_alone
+    assert taken.ignoring_partner(state) == state | {"other_processes": 1}
+    assert taken.ignoring_partner({"sm_clock_mhz": 1980}) == {"sm_clock_mhz": 1980}
     answers = [(taken.next_block(wants), taken.after_other) for wants in (True, True, True, False)]
     assert answers == [(True, False), (True, True), (True, False), (False, False)]
     assert taken.is_alone and taken.told().after_other == [1]
     assert len(heard.of_kind("turn")) == 2
-
-
-def test_the_other_one_is_no_stranger_on_the_gpu() -> None:
-    taken = turns("block\nalone\n", "second")
-    state = {"sm_clock_mhz": 1980, "other_processes": 2}
-    assert taken.ignoring_partner(state) == {"sm_clock_mhz": 1980, "other_processes": 1}
-    assert taken.ignoring_partner({"sm_clock_mhz": 1980}) == {"sm_clock_mhz": 1980}
-    taken.next_block(True)
-    taken.next_block(True)
-    assert taken.ignoring_partner(state) == state  # the other one is gone
-    assert NoTurns().ignoring_partner(state) == state
+    assert taken.ignoring_partner(state) == NoTurns().ignoring_partner(state) == state
 
 
 def test_it_waits_until_its_threads_are_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +75,9 @@ def test_it_waits_until_its_threads_are_at_rest(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(turns_module.time, "process_time", lambda: 0.021 * now[0])
     come_to_rest(0.1)
     assert now[0] == pytest.approx(0.025 + 0.1)  # what never rests is not waited for for ever
-    taken = turns("block\n")
+    taken = Turns(Heard(), SimpleNamespace(readline=lambda: sleep(2.0) or b"block\n"), "first")
     taken.watch(create_autospec(OtherCpuLoad), on_gpu=True)
     taken.next_block(True)
-    assert now[0] == pytest.approx(0.125 + 0.005)  # the GPU is at rest already, and cools
+    told = taken.told()
+    assert told.waited_s == pytest.approx(0.005 + 2.0)  # the GPU is at rest already, and cools
+    assert told.busy_s == pytest.approx(0.021 * 2.0)  # while it waits for the word
