@@ -18,7 +18,7 @@ from harness.results.environment import code_digests
 
 config = load_config(Path("experiments.yaml"))
 found = {}
-benchmarks = tuple(name for name in config.benchmarks if name in ("mnist", "cifar10", "synthetic", "added"))
+benchmarks = tuple(name for name in config.benchmarks if name in ("mnist", "cifar10", "added"))
 for pair in expand(config, Selection(benchmarks=benchmarks, use_cases=tuple(config.use_cases))):
     for plan in pair.jobs:
         content = plan.model_dump(mode="json", exclude={"variants"})

@@ -1,18 +1,16 @@
 """From experiments.yaml and a selection to pairs of jobs."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.errors import ConfigError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.model import Config
-from harness.experiments.words import field_problem
-from harness.plan import DataKind, Scalar, Screening
-from harness.work.declared import benchmark as declared_benchmark
+from harness.plan import Pair, Screening
 from main import main
-from tests.made.config_text import MINIMAL, PRETRAINED, config_of
+from tests.made.config_text import MINIMAL, PRETRAINED, changed, config_of
 
 
 @pytest.fixture
@@ -24,68 +22,53 @@ def names(config: Config, selection: Selection) -> list[str]:
     return [job.name for pair in expand(config, selection) for job in pair.jobs]
 
 
-@pytest.mark.parametrize(
-    ("selection", "jobs"),
-    [
-        (Selection(), ["any/jax_mnist_1", "any/torch_mnist_1"]),  # the matrix
-        (
-            Selection(gpus=("a100",), benchmarks=("cifar10",), use_cases=(3,)),  # outside of it
-            ["a100/jax_cifar10_3", "a100/torch_cifar10_3"],
-        ),
-        (
-            Selection(benchmarks=("cifar10", "mnist", "cifar10"), frameworks=("torch",)),
-            ["any/torch_mnist_1", "any/torch_cifar10_1"],
-        ),
-    ],
-)
-def test_what_is_selected_in_the_files_order_and_once(selection: Selection, jobs: list[str], config: Config) -> None:
-    assert names(config, selection) == jobs
+def keys(pairs: list[Pair]) -> dict[str, list[str]]:
+    """Of the variants of each job."""
+    return {job.name: [variant.key for variant in job.variants] for pair in pairs for job in pair.jobs}
+
+
+def test_what_is_selected_in_the_files_order_and_once(config: Config) -> None:
+    assert names(config, Selection()) == ["any/jax_mnist_1", "any/torch_mnist_1"]  # the matrix
+    outside = Selection(gpus=("a100",), benchmarks=("cifar10",), use_cases=(3,))
+    assert names(config, outside) == ["a100/jax_cifar10_3", "a100/torch_cifar10_3"]
+    twice = Selection(benchmarks=("cifar10", "mnist", "cifar10"), frameworks=("torch",))
+    assert names(config, twice) == ["any/torch_mnist_1", "any/torch_cifar10_1"]
 
 
 def test_what_a_job_is_given(config: Config) -> None:
     (pair,) = expand(config, Selection(use_cases=(3,), data="sample", force=True))
     jax, torch = pair.jobs
-    assert (jax.framework, torch.framework) == ("jax", "torch")
-    assert jax.cell == torch.cell == pair.cell
+    assert (jax.framework, torch.framework, jax.cell, torch.cell) == ("jax", "torch", pair.cell, pair.cell)
     assert (pair.cell.name, pair.cell.use_case_name, pair.cell.devices) == (*("any/mnist_3", "per_sample_gradients"), 1)
     assert jax.settings == {"chunk_size": 8, "clip_norm": 1.0}
     assert (jax.data, jax.force, jax.quick) == ("sample", True, False)
     assert (jax.wandb, jax.data_dir) == (config.wandb, config.data_dir)
     # 1 model x 2 outputs x 2 batch sizes x 2 precisions x 1 mode; two replicates of each
-    assert len(jax.variants) == 8
-    assert len(list(jax.measurements())) == 16
+    assert (len(jax.variants), len(list(jax.measurements()))) == (8, 16)
 
 
-def test_batch_sizes_of_benchmark_and_model_and_quick(tmp_path: Path) -> None:
-    text = MINIMAL.replace(
-        "  mnist: {models: [cnn]}",
-        "  mnist: {models: [cnn], batch_sizes: {train: [2, 4], per_sample_gradients: {cnn: [3]}}}",
-    )
+@pytest.mark.parametrize(
+    ("benchmark", "number", "full", "quick"),
+    [("mnist", 1, {2, 4}, {1}), ("mnist", 3, {3}, {8}), ("cifar10", 1, {64}, {64}), ("cifar10", 3, {16, 32}, {8})],
+)
+def test_batch_sizes(benchmark: str, number: int, full: set[int], quick: set[int], tmp_path: Path) -> None:
+    """Of the use case, the benchmark, its model and a quick run: the more special one counts."""
+    own = "{models: [cnn], batch_sizes: {train: [2, 4], per_sample_gradients: {cnn: [3]}}}"
+    text = changed("  mnist: {models: [cnn]}", f"  mnist: {own}")
     text += "quick: {benchmarks: {mnist: {batch_sizes: {train: {cnn: [1]}}}}, use_cases: {3: {batch_sizes: [8]}}}\n"
-    config = config_of(text, tmp_path)
-    for benchmark, number, full, quick in (
-        ("mnist", 1, {2, 4}, {1}),
-        ("mnist", 3, {3}, {8}),
-        ("cifar10", 1, {64}, {64}),
-        ("cifar10", 3, {16, 32}, {8}),
-    ):
-        for sizes, is_quick in ((full, False), (quick, True)):
-            asked = Selection(benchmarks=(benchmark,), use_cases=(number,), frameworks=("jax",), quick=is_quick)
-            (pair,) = expand(config, asked)
-            assert {variant.batch_size for variant in pair.jobs[0].variants} == sizes
+    asked = Selection(benchmarks=(benchmark,), use_cases=(number,))
+    for selection, sizes in ((asked, full), (replace(asked, quick=True), quick)):
+        (pair,) = expand(config_of(text, tmp_path), selection)
+        assert {variant.batch_size for job in pair.jobs for variant in job.variants} == sizes
 
 
 def test_quick_replaces_models_and_excludes(tmp_path: Path) -> None:
     quick = "quick: {benchmarks: {mnist: {exclude: [{run: compiled}]}, cifar10: {models: [cnn]}}}\n"
     config = config_of(MINIMAL + quick, tmp_path)
-
-    def keys(*, quick: bool) -> list[list[str]]:
-        selection = Selection(benchmarks=("mnist", "cifar10"), frameworks=("torch",), quick=quick)
-        return [[variant.key for variant in pair.jobs[0].variants] for pair in expand(config, selection)]
-
+    full = Selection(benchmarks=("mnist", "cifar10"), frameworks=("torch",))
     cnn, resnet18 = ([f"{model}-b64-fp32-step.{run}" for run in ("eager", "compiled")] for model in ("cnn", "resnet18"))
-    assert keys(quick=False) == [cnn, [*cnn, *resnet18]]
-    assert keys(quick=True) == [cnn[:1], cnn]
+    assert [*keys(expand(config, full)).values()] == [cnn, [*cnn, *resnet18]]
+    assert [*keys(expand(config, replace(full, quick=True))).values()] == [cnn[:1], cnn]
 
 
 def test_a_use_cases_own_protocol(tmp_path: Path) -> None:
@@ -113,11 +96,9 @@ def test_cell_that_takes_more_gpus_than_its_nodes_have_is_refused_and_no_other(t
     config = config_of(MINIMAL.replace("name: train\n", several), tmp_path)
     assert names(config, Selection(frameworks=("jax",))) == ["any/jax_mnist_1_x8"]  # nobody says what `any` has
     assert names(config, Selection(gpus=("a100",), use_cases=(3,), frameworks=("jax",))) == ["a100/jax_mnist_3"]
-    with pytest.raises(ConfigError) as caught:
+    where = f"^{config.file}:21:14: a100/mnist_1_x8: use_cases.1 takes 8 GPUs on 1 node"
+    with pytest.raises(ConfigError, match=where + ".* `- {gpu: a100, use_case: 1}` under matrix.exclude"):
         expand(config, Selection(gpus=("a100",)))
-    assert str(caught.value).startswith(f"{config.file}:21:14: a100/mnist_1_x8: use_cases.1 takes 8 GPUs on 1 node(s),")
-    assert "leave the cell out with `- {gpu: a100, use_case: 1}` under matrix.exclude" in str(caught.value)
-
     on_two = config_of(MINIMAL.replace("name: train\n", several + "    nodes: 2\n"), tmp_path)
     assert names(on_two, Selection(gpus=("a100",), frameworks=("jax",))) == ["a100/jax_mnist_1_x8"]
 
@@ -125,16 +106,15 @@ def test_cell_that_takes_more_gpus_than_its_nodes_have_is_refused_and_no_other(t
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
-        ({"gpus": ("a10",)}, "--gpu a10: not defined in {file}; valid: any, a100; did you mean a100?"),
-        ({"benchmarks": ("mnist", "cifar100")}, "--benchmark cifar100: not defined in {file}; valid: mnist, cifar10; "),
-        ({"use_cases": (2,)}, "--use_case 2: not defined in {file}; valid: 1, 3"),
-        ({"frameworks": ("pytorch",)}, "--framework pytorch: no such framework; valid: jax, torch; did you mean torch"),
+        (Selection(gpus=("a10",)), "--gpu a10: not defined in {file}; valid: any, a100; did you mean a100?"),
+        (Selection(benchmarks=("mnist", "text")), "--benchmark text: not defined in {file}; valid: mnist, cifar10"),
+        (Selection(use_cases=(2,)), "--use_case 2: not defined in {file}; valid: 1, 3"),
+        (Selection(frameworks=("pytorch",)), "--framework pytorch: no such framework; valid: jax, torch; did you"),
     ],
 )
-def test_unknown_names(config: Config, selection: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        expand(config, Selection(**selection))
-    assert str(caught.value).startswith(message.format(file=config.file))
+def test_unknown_names(config: Config, selection: Selection, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message.format(file=config.file)}"):
+        expand(config, selection)
 
 
 def test_a_screening_where_there_is_a_choice(config: Config) -> None:
@@ -154,25 +134,20 @@ def test_a_screening_where_there_is_a_choice(config: Config) -> None:
 
 SEVERAL = """\
   4:
-    name: per_sample_gradients
-    devices: 2
-    batch_sizes: [16, 32, 64]
-    precisions: [fp32]
-    formulations: {jax: [vmap], torch: [vmap: [eager]]}
-    options: {output: [full]}
-    settings: {chunk_size: 8, clip_norm: 1.0}
+    {like: 3, devices: 2, batch_sizes: [32, 64], precisions: [fp32], options: {output: [full]},
+      formulations: {jax: [vmap], torch: [vmap: [eager]]}}
 """
 
 
 def keys_of_baselines(config: Config, selection: Selection) -> dict[str, list[str]]:
     pairs = baselines(config, expand(config, selection), selection)
     assert {job.screening for pair in pairs for job in pair.jobs} <= {None}  # all of them are wanted
-    return {job.name: [variant.key for variant in job.variants] for pair in pairs for job in pair.jobs}
+    return keys(pairs)
 
 
 def test_baselines_have_the_whole_batch_or_a_device_s_part(tmp_path: Path) -> None:
-    """Of 16, 32, 64 on two devices: 16 and 32 whole, 16 and 32 as halves of 32 and 64. Nothing else of use case 3, and
-    nothing where that is asked for or needs none."""
+    """Of 32 and 64 on two devices: 32 whole, 16 and 32 as halves. Nothing else of use case 3, and nothing where that is
+    asked for or needs none."""
     config = config_of(MINIMAL + SEVERAL, tmp_path)
     assert keys_of_baselines(config, Selection(use_cases=(4,), force=True)) == {
         "any/jax_mnist_3": ["cnn-b16-fp32-full-vmap.jit", "cnn-b32-fp32-full-vmap.jit"],
@@ -190,19 +165,12 @@ def test_baselines_of_a_quick_run_are_found_among_its_own_variants_too(tmp_path:
     assert found == {"any/jax_mnist_3": ["cnn-b16-fp32-full-vmap.jit", "cnn-b8-fp32-full-vmap.jit"]}
 
 
-# Pretrained weights
-
-
 def test_the_sample_has_no_classes_of_imagenet_so_weights_are_drawn(tmp_path: Path) -> None:
     config = config_of(PRETRAINED, tmp_path)
-
-    def weights(benchmark: str, data: DataKind) -> set[Scalar]:
+    weights = {("imagenet100", "real"): "pretrained", ("imagenet100", "sample"): "drawn", ("cifar10", "real"): "drawn"}
+    for (benchmark, data), expected in weights.items():
         (pair,) = expand(config, Selection(benchmarks=(benchmark,), use_cases=(5,), data=data))
-        return {measurement.settings["weights"] for job in pair.jobs for measurement in job.measurements()}
-
-    assert weights("imagenet100", "real") == {"pretrained"}
-    assert weights("imagenet100", "sample") == {"drawn"}
-    assert weights("cifar10", "real") == weights("cifar10", "sample") == {"drawn"}
+        assert {one.settings["weights"] for job in pair.jobs for one in job.measurements()} == {expected}
 
 
 def test_a_run_that_draws_weights_instead_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,9 +182,3 @@ def test_a_run_that_draws_weights_instead_says_so(tmp_path: Path, capsys: pytest
     assert "any/imagenet100_5: weights are drawn, not pretrained: the sample has no classes of ImageNet\n" in output
     assert output.count("weights are drawn") == 1
     assert main(flags) == 0 and "weights are drawn" not in capsys.readouterr().out
-
-
-def test_a_size_that_is_no_multiple_is_told_so() -> None:
-    field = declared_benchmark("imagenet100").sizes.model_fields["image_size"]
-    assert field_problem(65, field) == "must be a whole multiple of 16 from 32 to 256"
-    assert field_problem(64, field) is None

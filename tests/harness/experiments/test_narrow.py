@@ -21,18 +21,21 @@ from tests.made.config_text import MINIMAL, PRETRAINED, config_of
 JAX_RUNS, TORCH_RUNS = (tuple(run.name for run in runs) for runs in (declared.JAX_RUNS, declared.TORCH_RUNS))
 
 
+SEVERAL = MINIMAL + "  2: {like: 1, devices: 2}\n"
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    return config_of(MINIMAL + "measurement: {replicates: 2}\n", tmp_path)
-
-
-def expanded(config: Config, words: str, **selection: Any) -> list[Pair]:
-    """Of use case 1 on CIFAR-10, where `selection` does not say otherwise."""
-    return expand(config, asked_for(words, **selection))
+    return config_of(SEVERAL + "measurement: {replicates: 2}\n", tmp_path)
 
 
 def asked_for(words: str, **selection: Any) -> Selection:
+    """Of use case 1 on CIFAR-10, where `selection` does not say otherwise."""
     return Selection(**{"benchmarks": ("cifar10",), "use_cases": (1,), "narrowing": of_words(words)} | selection)
+
+
+def expanded(config: Config, words: str, **selection: Any) -> list[Pair]:
+    return expand(config, asked_for(words, **selection))
 
 
 def narrowed(config: Config, words: str, **selection: Any) -> dict[str, list[str]]:
@@ -50,26 +53,18 @@ def of_words(words: str) -> Narrowing:
 def test_flags_become_typed_values_each_once_and_go_back_to_words() -> None:
     words = "--model cnn --batch_size 64 --precision bf16 --formulation vmap --run jit --execution_mode vmap.jit "
     words += "--option output=full --option models=8 --set learning_rate=0.5"
-    assert of_words(f"{words} --model cnn") == Narrowing(
-        models=("cnn",),
-        batch_sizes=(64,),
-        precisions=("bf16",),
-        formulations=("vmap",),
-        runs=("jit",),
-        execution_modes=("vmap.jit",),
-        options=(("output", "full"), ("models", 8)),
-        settings=(("learning_rate", 0.5),),
-    )
-    assert of_words(words).flags() == tuple(words.split())
+    asked = of_words(f"{words} --model cnn")
+    options = (("output", "full"), ("models", 8))
+    assert (asked.batch_sizes, asked.options, asked.settings) == ((64,), options, (("learning_rate", 0.5),))
+    assert asked.flags() == tuple(words.split())
 
 
 def test_each_axis_is_narrowed(config: Config) -> None:
     axes = "--batch_size 8 --batch_size 16 --precision tf32"
+    modes = {"jax": ["jit"], "torch": ["eager", "compiled"]}
     expected = {
-        "any/jax_cifar10_1": ["resnet18-b8-tf32-step.jit", "resnet18-b16-tf32-step.jit"],
-        "any/torch_cifar10_1": [
-            f"resnet18-b{size}-tf32-step.{run}" for size in (8, 16) for run in ("eager", "compiled")
-        ],
+        f"any/{framework}_cifar10_1": [f"resnet18-b{size}-tf32-step.{run}" for size in (8, 16) for run in runs]
+        for framework, runs in modes.items()
     }
     assert narrowed(config, f"--model resnet18 {axes}") == expected
     both = ("mnist", "cifar10")
@@ -85,11 +80,8 @@ def test_each_axis_is_narrowed(config: Config) -> None:
         ("--formulation loop", ["vmap.jit"], ["loop.eager"]),
         ("--run jit", ["vmap.jit"], ["vmap.compiled"]),
         ("--run eager", ["vmap.jit"], ["vmap.eager", "loop.eager"]),
-        ("--run jit --run eager", ["vmap.jit"], ["vmap.eager", "loop.eager"]),
-        ("--formulation vmap --run compiled", ["vmap.jit"], ["vmap.compiled"]),
         ("--formulation vmap --run jit_graph --run compiled", ["vmap.jit_graph"], ["vmap.compiled"]),
         ("--formulation vmap --execution_mode vmap.tuned", ["vmap.tuned"], ["vmap.compiled"]),
-        ("--execution_mode vmap.tuned --execution_mode loop.eager", ["vmap.tuned"], ["loop.eager"]),
     ],
 )
 def test_formulations_and_runs(words: str, jax: list[str], torch: list[str], config: Config) -> None:
@@ -130,9 +122,11 @@ def test_settings_of_the_use_case_the_protocol_and_the_sizes(tmp_path: Path) -> 
     assert train.jobs[0].settings["epochs"] == 7
     assert "epochs" not in per_sample.jobs[0].settings
     assert per_sample.jobs[0].flags == ("--set", "replicates=6", "--set", "image_size=64")
+    with pytest.raises(ConfigError, match="--set image_size=65: must be a whole multiple of 16 from 32 to 256"):
+        expanded(config, "--set image_size=65", **selection)
 
 
-# Words, then digits of the use cases and the frameworks that are selected; below them what the message has in it.
+# Words, then a use case and the frameworks that are selected; below them what the message has in it, piece by piece.
 MISTAKES = """
 --model resnet19 | 1
 --model resnet19: no model of cifar10; valid: cnn, resnet18; did you mean resnet18?
@@ -144,20 +138,18 @@ MISTAKES = """
 --execution_mode vmap.jit: no such name in train; valid: step.jit,
 --execution_mode step.jit | 1 torch
 --execution_mode step.jit: only jax has it, and only torch is selected; valid: step.eager,
---run compild | 3
-did you mean compiled?
 --formulation loop --run compiled | 3
 --formulation loop --run compiled: no mode of per_sample_gradients has all of that
 --option outputs=full | 3
 --option outputs: not an option of per_sample_gradients; valid: output; did you mean output?
---option output=ful | 3
-did you mean full?
 --option epochs=3 | 1
 --option epochs=3: it is a setting, not an option: --set epochs=3
---set output=full | 3
---set output=full: it is an option, not a setting: --option output=full
+--option output=ful | 3
+did you mean full?
 --set epoch=3 | 1
 did you mean epochs?
+--set output=full | 3
+--set output=full: it is an option, not a setting: --option output=full
 --set replicates=7 | 1
 --set replicates=7: 7 replicates are no design: a ratio is looked at after 4,
 --set learning_rate=1e999 | 1
@@ -165,23 +157,25 @@ did you mean epochs?
 --set epochs=2 --set epochs=3 | 1
 --set epochs: given twice
 --execution_mode loop.eager --batch_size 32 | 3
-nothing to measure: cifar10_3 has no variant for torch with all of --batch_size 32 --execution_mode loop.eager
---execution_mode loop.eager --batch_size 32 | 3
-Without --batch_size there would be 8 + 4, without --execution_mode there would be 4 + 4.
+torch with all of --batch_size 32 --execution_mode loop.eager: * 8 + 4, without --execution_mode there would be 4 + 4.
 --model resnet18 | 3
-nothing to measure: cifar10_3 has no variant for jax and torch with all of --model resnet18: BatchNorm mixes the samples
---model resnet18 | 3
-so a per-sample gradient is not defined. Without --model there would be 8 + 12.
+has no variant for jax and torch with all of --model resnet18: BatchNorm mixes * Without --model there would be 8 + 12.
+--batch_size 63 | 2
+--batch_size 63: must be divisible by 2
+--devices 3 --model cnn | 2
+--batch global: cifar10_2, cnn: 64 samples cannot be split among 3 devices; name multiples
+--devices 2 | 3
+has no use case per_sample_gradients on several devices; leave 3 out
 """.strip().splitlines()
 
 
 @pytest.mark.parametrize(("asked", "complaint"), [*zip(MISTAKES[::2], MISTAKES[1::2], strict=True)])
 def test_what_is_wrong_with_a_flag(asked: str, complaint: str, config: Config) -> None:
     words, _, selected = asked.partition(" | ")
-    use_cases, *frameworks = selected.split()
+    use_case, *frameworks = selected.split()
     with pytest.raises(ConfigError) as caught:
-        narrowed(config, words, use_cases=tuple(map(int, use_cases)), frameworks=tuple(frameworks))
-    assert complaint in str(caught.value).replace(config.file, "experiments.yaml")
+        narrowed(config, words, use_cases=(int(use_case),), frameworks=tuple(frameworks))
+    assert all(piece in str(caught.value) for piece in complaint.split(" * "))
 
 
 def test_a_precision_concerns_the_cells_that_take_it(tmp_path: Path) -> None:
@@ -195,12 +189,8 @@ def test_a_precision_concerns_the_cells_that_take_it(tmp_path: Path) -> None:
     assert alone.cell.use_case_name == "inference"
 
 
-SEVERAL = MINIMAL + "  2: {like: 1, devices: 2}\n"
-
-
-def test_an_option_that_the_file_leaves_out(tmp_path: Path) -> None:
+def test_an_option_that_the_file_leaves_out(config: Config) -> None:
     """Its default is what the file means without it. Nothing is sharded on one device, so there is no baseline."""
-    config = config_of(SEVERAL, tmp_path)
     words = "--model cnn --run jit --option"
     jobs = narrowed(config, f"{words} parameters=replicated", use_cases=(2,))
     assert jobs["any/jax_cifar10_2"] == ["cnn-b64-fp32-step.jit"]
@@ -210,43 +200,33 @@ def test_an_option_that_the_file_leaves_out(tmp_path: Path) -> None:
     assert baselines(config, pairs, sharded) == []
 
 
-def test_baselines_of_a_batch_that_is_not_in_the_file(tmp_path: Path) -> None:
-    config = config_of(SEVERAL, tmp_path)
+def test_baselines_of_a_batch_that_is_not_in_the_file(config: Config) -> None:
     words = "--batch_size 20 --model cnn --execution_mode step.eager --precision bf16"
     selection = asked_for(words, use_cases=(2,), frameworks=("torch",))
     (alone,) = baselines(config, expand(config, selection), selection)
     assert [variant.key for variant in alone.jobs[0].variants] == ["cnn-b10-bf16-step.eager", "cnn-b20-bf16-step.eager"]
 
 
-def cells_of(config: Config, words: str, **selection: object) -> dict[str, tuple[int, int, list[int]]]:
+def cells_of(config: Config, words: str, **selection: Any) -> dict[str, tuple[int, int, set[int]]]:
     """Devices, nodes and batch sizes of each cell, by its name."""
-    pairs = expanded(config, words, **{"benchmarks": ("mnist",), "use_cases": (2,)} | selection)
     return {
-        pair.cell.name: (
-            pair.cell.devices,
-            pair.cell.nodes,
-            sorted({variant.batch_size for job in pair.jobs for variant in job.variants}),
-        )
-        for pair in pairs
+        cell.name: (cell.devices, cell.nodes, {variant.batch_size for job in pair.jobs for variant in job.variants})
+        for pair in expanded(config, words, **{"benchmarks": ("mnist",), "use_cases": (2,)} | selection)
+        for cell in (pair.cell,)
     }
 
 
-def test_devices_take_the_use_case_on_one_or_on_several_and_the_nodes_that_they_need(tmp_path: Path) -> None:
+def test_devices_take_the_use_case_on_one_or_on_several_and_the_nodes_that_they_need(config: Config) -> None:
     """On a100 with 4 GPUs in a node; of `any` nothing is known, so all are of one node."""
-    config = config_of(SEVERAL, tmp_path)
-    assert cells_of(config, "--devices 1,2,4,16", gpus=("any", "a100")) == {
-        "any/mnist_1": (1, 1, [64]),
-        "any/mnist_2": (2, 1, [64]),
-        "any/mnist_2_x4": (4, 1, [64]),
-        "any/mnist_2_x16": (16, 1, [64]),
-        "a100/mnist_1": (1, 1, [64]),
-        "a100/mnist_2": (2, 1, [64]),
-        "a100/mnist_2_x4": (4, 1, [64]),
-        "a100/mnist_2_x16": (16, 4, [64]),
-    }
+    of_any = {"1": (1, 1, {64}), "2": (2, 1, {64}), "2_x4": (4, 1, {64}), "2_x16": (16, 1, {64})}
+    by_gpu = {"any": of_any, "a100": of_any | {"2_x16": (16, 4, {64})}}
+    expected = {f"{gpu}/mnist_{cell}": found for gpu, of_gpu in by_gpu.items() for cell, found in of_gpu.items()}
+    assert cells_of(config, "--devices 1,2,4,16", gpus=("any", "a100")) == expected
     weak = "--devices 2,4 --batch per_device"
-    assert cells_of(config, weak, use_cases=(1,)) == {"any/mnist_2": (2, 1, [128]), "any/mnist_2_x4": (4, 1, [256])}
-    assert cells_of(config, weak + " --batch_size 10") == {"any/mnist_2": (2, 1, [20]), "any/mnist_2_x4": (4, 1, [40])}
+    assert cells_of(config, weak, use_cases=(1,)) == {"any/mnist_2": (2, 1, {128}), "any/mnist_2_x4": (4, 1, {256})}
+    assert cells_of(config, weak + " --batch_size 10") == {"any/mnist_2": (2, 1, {20}), "any/mnist_2_x4": (4, 1, {40})}
+    with pytest.raises(ConfigError, match="--devices 5: takes 2 nodes with 4 GPUs each"):
+        cells_of(config, "--devices 5 --batch_size 5", gpus=("a100",))
 
 
 def test_devices_of_the_file_are_the_measurements_of_the_file(tmp_path: Path) -> None:
@@ -256,21 +236,6 @@ def test_devices_of_the_file_are_the_measurements_of_the_file(tmp_path: Path) ->
         for words in ("", "--devices 4")
     )
     assert of_file and asked == of_file
-
-
-@pytest.mark.parametrize(
-    ("words", "selection", "message"),
-    [
-        ("--batch_size 63", {}, "--batch_size 63: must be divisible by 2"),
-        ("--devices 3", {}, "--batch global: mnist_2, cnn: 64 samples cannot be split among 3 devices; name multiples"),
-        ("--devices 5 --batch_size 5", {"gpus": ("a100",)}, "--devices 5: takes 2 nodes with 4 GPUs each"),
-        ("--devices 2", {"use_cases": (3,)}, "has no use case per_sample_gradients on several devices; leave 3 out"),
-    ],
-)
-def test_devices_that_cannot_be(words: str, selection: dict[str, object], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as raised:
-        cells_of(config_of(SEVERAL, tmp_path), words, **selection)
-    assert message in str(raised.value)
 
 
 def test_the_script_and_run_py_make_the_same_plan(tmp_path: Path) -> None:

@@ -9,16 +9,11 @@ from harness.experiments import overview
 from harness.experiments.overview import in_words, numbers_of
 from tests.made.config_text import MINIMAL
 
-SEVERAL = """\
-  7: {like: 1, devices: 2, batch_sizes: [128]}
-  8: {like: 1}
-"""
-
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "experiments.yaml"
-    path.write_text(MINIMAL + SEVERAL)
+    path.write_text(MINIMAL + "  7: {like: 1, devices: 2, batch_sizes: [128]}\n  8: {like: 1}\n")
     return path
 
 
@@ -44,25 +39,16 @@ def test_a_name_is_the_use_case_on_the_fewest_devices(config: Path) -> None:
     assert caught.match(f"--use_case trian: {words}")
 
 
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        (None, []),
-        ("", []),
-        ("a: [", []),
-        ("use_cases: {1: {like: 4}}", []),
-        ("use_cases: {x: {}, 1: 2, 2: {name: 3}, 4: {name: a, devices: b}}", ["use cases:", "", "benchmarks: "]),
-        ("3", ["use cases:", "", "benchmarks: "]),
-    ],
-)
-def test_help_needs_no_sound_file(text: str | None, lines: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "experiments.yaml"
-    if text is not None:
-        path.write_text(text)
-    assert in_words(path).splitlines() == lines
-
-
-def test_help_needs_no_sound_declaration(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_needs_no_sound_file_and_no_sound_declaration(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "train.py").write_text("USE_CASE = UseCase(")
     monkeypatch.setattr(overview, "DECLARATIONS", tmp_path)
     assert in_words(config).splitlines()[1] == "  1  train"
+    for text in ("", "a: [", "use_cases: {1: {like: 4}}"):
+        config.write_text(text)
+        assert in_words(config) == ""
+    for text in ("use_cases: {x: {}, 1: 2, 2: {name: 3}, 4: {name: a, devices: b}}", "3"):
+        config.write_text(text)
+        assert in_words(config) == "use cases:\n\nbenchmarks: "
+    assert in_words(tmp_path / "nowhere.yaml") == ""

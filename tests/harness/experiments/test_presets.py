@@ -13,7 +13,7 @@ from harness.experiments.model import Config
 from harness.experiments.narrow import Narrowing
 from harness.experiments.presets import expand_preset, left_out, preset_of
 from harness.paths import REPOSITORY
-from harness.plan import FRAMEWORKS, Pair
+from harness.plan import FRAMEWORKS, Pair, Variant
 from harness.work.declared import use_case
 from pipeline.measure import must_be_brought
 from tests.made.config_text import MINIMAL, config_of
@@ -99,58 +99,39 @@ def test_flags_choose_its_cells_and_replace_its_axes(config: Config) -> None:
 
 
 def test_a_quick_one_of_sample_data(config: Config) -> None:
-    pairs = pairs_of(config, "short")
-    assert {(job.quick, job.data) for pair in pairs for job in pair.jobs} == {(True, "sample")}
-    assert [pair.cell.use_case for pair in pairs] == [1, 3]
+    found = [(pair.cell.use_case, job.quick, job.data) for pair in pairs_of(config, "short") for job in pair.jobs]
+    assert found == [(1, True, "sample")] * 2 + [(3, True, "sample")] * 2
+
+
+def test_the_headline_is_what_a_command_without_cells_means(config: Config, tmp_path: Path) -> None:
+    of_mnist = Selection(benchmarks=("mnist",))
+    assert preset_of(config, None, Selection(gpus=("a100",), frameworks=("jax",))) == "headline"
+    for cells in (of_mnist, Selection(use_cases=(1,)), Selection(quick=True)):
+        assert preset_of(config, None, cells) is None
+    assert preset_of(config, "short", of_mnist) == "short"
+    assert preset_of(config_of(MINIMAL, tmp_path), None, Selection()) is None
 
 
 @pytest.mark.parametrize(
-    ("name", "selection", "chosen"),
+    ("name", "model", "of_cells", "complaint"),
     [
-        (None, Selection(), "headline"),
-        (None, Selection(gpus=("a100",), frameworks=("jax",)), "headline"),
-        (None, Selection(benchmarks=("mnist",)), None),
-        (None, Selection(use_cases=(1,)), None),
-        (None, Selection(quick=True), None),
-        ("short", Selection(benchmarks=("mnist",)), "short"),
+        ("headlin", "cnn", {}, "--preset headlin: not defined in experiments.yaml; valid: headline, short; did you"),
+        ("short", "cnn", {"benchmarks": ("cifar10",)}, "has none of the cells asked for; it has mnist_1, mnist_3"),
+        ("short", "cnn", {"benchmarks": ("minst",)}, "valid: mnist, cifar10; did you mean mnist?"),
+        ("headline", "resnet81", {}, "--model resnet81: no model of mnist, cifar10; "),
+        ("headline", "resnet18", {"use_cases": (3,)}, "no cell of the preset headline has all of --model "),
     ],
 )
-def test_the_headline_is_what_a_command_without_cells_means(
-    name: str | None, selection: Selection, chosen: str | None, config: Config, tmp_path: Path
-) -> None:
-    assert preset_of(config, name, selection) == chosen
-    assert preset_of(config_of(MINIMAL, tmp_path), None, selection) is None
-
-
-OF_RESNET = Narrowing(models=("resnet18",))
-
-
-@pytest.mark.parametrize(
-    ("name", "selection", "complaint"),
-    [
-        ("headlin", {}, "--preset headlin: not defined in experiments.yaml; valid: headline, short; did you mean"),
-        ("short", {"benchmarks": ("cifar10",)}, "has none of the cells asked for; it has mnist_1, mnist_3"),
-        ("short", {"benchmarks": ("minst",)}, "experiments.yaml; valid: mnist, cifar10; did you mean mnist?"),
-        ("headline", {"narrowing": Narrowing(models=("resnet81",))}, "--model resnet81: no model of mnist, cifar10; "),
-        ("headline", {"use_cases": (3,), "narrowing": OF_RESNET}, "no cell of the preset headline has all of --model "),
-    ],
-)
-def test_what_is_wrong_with_a_preset_or_a_flag(
-    name: str, selection: dict[str, Any], complaint: str, config: Config
-) -> None:
-    asked = Selection(**selection)
-    with pytest.raises(ConfigError) as caught:
+def test_what_is_wrong(name: str, model: str, of_cells: dict[str, Any], complaint: str, config: Config) -> None:
+    asked = Selection(narrowing=Narrowing(models=(model,)), **of_cells)
+    with pytest.raises(ConfigError, match=complaint):
         expand_preset(config, str(preset_of(config, name, asked)), asked)
-    assert complaint in str(caught.value)
 
 
 def test_how_much_is_left_out(config: Config) -> None:
     """All: mnist and cifar10 in use case 1: (1 + 2) x 1 x 3 modes; in use case 3: 2 x (8 of JAX + 12 of PyTorch), whose
     preset's have a batch size and an output that are not among them."""
     assert left_out(config, pairs_of(config, "headline"), quick=False) == (8, 3 * 3 + 2 * 20)
-
-
-# The project's own.
 
 
 def test_the_headline_has_every_use_case_and_the_same_two_sides(own: Config) -> None:
@@ -166,19 +147,15 @@ def test_the_headline_has_every_use_case_and_the_same_two_sides(own: Config) -> 
 
 def test_what_several_gpus_are_compared_with_is_in_the_headline_itself(own: Config) -> None:
     pairs = pairs_of(own, "headline")
-    for pair in (pair for pair in pairs if pair.cell.devices > 1):
-        alone = [
-            {variant.key for job in other.jobs for variant in job.variants}
-            for other in pairs
-            if (other.cell.devices, other.cell.benchmark, other.cell.use_case_name)
-            == (1, pair.cell.benchmark, pair.cell.use_case_name)
-        ]
-        parts = {
-            variant.model_copy(update={"batch_size": variant.batch_size // pair.cell.devices}).key
-            for job in pair.jobs
-            for variant in job.variants
-        }
-        assert len(parts) == 2 and [parts <= keys for keys in alone] == [True], pair.cell.name
+    measured: dict[tuple[int, str, str], list[Variant]] = {}
+    for pair in pairs:
+        of_cell = (pair.cell.devices, pair.cell.benchmark, pair.cell.use_case_name)
+        measured[of_cell] = [variant for job in pair.jobs for variant in job.variants]
+    assert len(measured) == len(pairs)
+    for (devices, benchmark, use_case_name), several in measured.items():
+        parts = [one.model_copy(update={"batch_size": one.batch_size // devices}) for one in several]
+        alone = {variant.key for variant in measured[1, benchmark, use_case_name]}
+        assert {variant.key for variant in parts} <= alone, (devices, benchmark, use_case_name)
 
 
 def test_full_is_everything_and_demo_is_short(own: Config) -> None:
@@ -189,14 +166,13 @@ def test_full_is_everything_and_demo_is_short(own: Config) -> None:
 
 def test_short_presets_compare_the_declared_pairs_and_nothing_else(own: Config) -> None:
     """One mode of each framework, the declared one, and both compiled: no ratio of a compiler to none."""
-    names = [name for name in own.presets if name != "full"]
-    assert {"headline", "demo"} <= {*names}
+    names = {*own.presets} - {"full"}
+    assert {"headline", "demo"} <= names
     for pair in (pair for name in names for pair in pairs_of(own, name)):
         declared = use_case(pair.cell.use_case_name)
-        modes = {job.framework: {variant.execution_mode for variant in job.variants} for job in pair.jobs}
-        assert modes == {framework: {declared.headline[framework]} for framework in FRAMEWORKS}, pair.cell.name
-        ways = {declared.mode(framework, mode).run_as for framework, of_it in modes.items() for mode in of_it}
-        assert ways == {"compiled"}, pair.cell.name
+        modes = {(job.framework, variant.execution_mode) for job in pair.jobs for variant in job.variants}
+        assert modes == {(framework, declared.headline[framework]) for framework in FRAMEWORKS}, pair.cell.name
+        assert {declared.mode(*mode).run_as for mode in modes} == {"compiled"}, pair.cell.name
 
 
 def test_only_imagenet_must_be_brought(own: Config, tmp_path: Path) -> None:

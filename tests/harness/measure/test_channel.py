@@ -44,19 +44,14 @@ def test_a_result_of_500_kb_among_the_events_of_other_ranks(tmp_path: Path) -> N
         assert [event["content"] for event in events] == contents[rank]
 
 
-def test_what_is_no_event_is_passed_over(tmp_path: Path) -> None:
-    good = lines_of(0, [{"n": 1}, {"n": 2}], tmp_path)
-    odd = ["", "\n", "slurm prolog: hello\n", *(f"@event{rest}\n" for rest in ODD)]
-    told = heard([*odd, *(line for event in good for line in (event, *odd))])
-    assert [event["content"]["n"] for _, event in told] == [1, 2]
-
-
-ODD = ("", " 0", " x 1/1 {}", " 0 1/1 {half", " 0 2/2 {}")
-
-
-def test_an_event_without_one_of_its_pieces_is_none(tmp_path: Path) -> None:
-    lines = lines_of(0, [{"text": "x" * 3000}, {"n": 2}], tmp_path)
+def test_what_is_no_event_is_passed_over_and_so_is_an_event_without_one_of_its_pieces(tmp_path: Path) -> None:
+    contents = [{"text": "x" * 3000}, {"n": 2}]
+    lines = lines_of(0, contents, tmp_path)
     assert len(lines) == 5
+    noise = ["", "\n", "slurm prolog: hello\n", "@event\n", "@event 0\n", "@event x 1/1 {}\n"]
+    broken = ["@event 0 1/1 {half\n", "@event 0 2/2 {}\n"]
+    told = heard([*broken, *(word for line in lines for word in (line, *noise)), *broken])
+    assert [event["content"] for _, event in told] == contents
     for missing in range(4):
         told = heard(lines[:missing] + lines[missing + 1 :])
-        assert [event["content"] for _, event in told] == [{"n": 2}]
+        assert [event["content"] for _, event in told] == contents[1:]

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,43 +20,29 @@ from harness.measure.gpu import (
 )
 from tests.made.nvml import CLOCKS_MHZ, NOT_SUPPORTED, UUIDS, counter, process, two_gpus
 
+Counters = list[dict[int, float]]
+
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
     mock = two_gpus()
     monkeypatch.setitem(sys.modules, "pynvml", mock)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.delenv(name, raising=False)
     return mock
 
 
-def only_the_first(value: int) -> Callable[[int], int]:
-    """Has it; the second refuses."""
-
-    def read(handle: int) -> int:
-        if handle == 1:
-            raise NOT_SUPPORTED
-        return value
-
-    return read
-
-
-# ---- several GPUs of one process
-
-
 def test_several_gpus_add_energy_and_tell_the_worst_state(nvml: Any) -> None:
-    nvml.nvmlDeviceGetTotalEnergyConsumption.side_effect = lambda handle: [1_000_000, 2_500_000][handle]
-    nvml.nvmlDeviceGetPowerUsage.side_effect = lambda handle: [100_000, 150_000][handle]
+    nvml.nvmlDeviceGetTotalEnergyConsumption.side_effect = [1_000_000, 2_500_000].__getitem__
+    nvml.nvmlDeviceGetPowerUsage.side_effect = [100_000, 150_000].__getitem__
     nvml.nvmlDeviceGetClockInfo.side_effect = lambda handle, kind: CLOCKS_MHZ[kind] - 100 * handle
     nvml.nvmlDeviceGetTemperatureV.side_effect = lambda handle, kind: [61, 70][handle]
-    nvml.nvmlDeviceGetCurrentClocksEventReasons.side_effect = lambda handle: [0x4, 0x40][handle]
+    nvml.nvmlDeviceGetCurrentClocksEventReasons.side_effect = [0x4, 0x40].__getitem__
     processes = [[process(os.getpid(), 10)], [process(os.getpid(), 30), process(1, 5)]]
-    nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = lambda handle: processes[handle]
+    nvml.nvmlDeviceGetComputeRunningProcesses.side_effect = processes.__getitem__
     both = open_gpus(0, 2)
-    assert both.energy_joules() == 3500.0
-    assert [gpu.energy_joules() for gpu in both.each] == [1000.0, 2500.0]
-    assert both.process_bytes() == 30
-    assert [gpu.process_bytes() for gpu in both.each] == [10, 30]
+    assert (both.energy_joules(), both.process_bytes()) == (3500.0, 30)
+    assert [(gpu.energy_joules(), gpu.process_bytes()) for gpu in both.each] == [(1000.0, 10), (2500.0, 30)]
     assert both.state() == dict(
         sm_clock_mhz=1310,
         memory_clock_mhz=1115,
@@ -69,28 +54,20 @@ def test_several_gpus_add_energy_and_tell_the_worst_state(nvml: Any) -> None:
     described = both.describe()
     assert (described["uuid"], described["uuids"]) == (UUIDS[0], UUIDS)
     assert described["names"] == ["NVIDIA A100-SXM4-80GB"] * 2
+    assert len(both.held_back_counters()) == 2
 
 
-# ---- which GPU
-
-
-@pytest.mark.parametrize(
-    ("visible", "index"),
-    [(None, 0), ("1", 1), ("1,0", 1), (" 0 ", 0), (UUIDS[1], 1), ("GPU-2222", 1), (f"{UUIDS[0]},{UUIDS[1]}", 0)],
-)
-def test_the_first_visible_gpu(nvml: Any, monkeypatch: pytest.MonkeyPatch, visible: str | None, index: int) -> None:
-    if visible is not None:
+def test_the_first_visible_gpu(nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_gpu().describe()["uuid"] == UUIDS[0]
+    for visible, index in (("1,0", 1), (" 0 ", 0), ("GPU-2222", 1), (f"{UUIDS[0]},{UUIDS[1]}", 0)):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    description = open_gpu().describe()
-    assert (description["index"], description["uuid"]) == (index, UUIDS[index])
+        assert open_gpu().describe()["uuid"] == UUIDS[index], visible
 
 
 @pytest.mark.parametrize(
     ("visible", "reason"),
     [
-        ("", "CUDA_VISIBLE_DEVICES='' hides every GPU"),
-        ("-1", "CUDA_VISIBLE_DEVICES='-1' hides every GPU"),
-        ("NoDevFiles", "CUDA_VISIBLE_DEVICES='NoDevFiles' hides every GPU"),
+        *((hidden, f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU") for hidden in ("", "-1", "NoDevFiles")),
         ("1,2", "NVML has no GPU '2' (from CUDA_VISIBLE_DEVICES='1,2')"),
         ("1,GPU-3333", "NVML has no GPU 'GPU-3333' (from CUDA_VISIBLE_DEVICES='1,GPU-3333')"),
         ("1", "CUDA_VISIBLE_DEVICES='1' shows no GPU at position 1"),
@@ -104,13 +81,9 @@ def test_a_gpu_that_is_missing_is_named(nvml: Any, monkeypatch: pytest.MonkeyPat
 def test_an_index_among_gpus_of_several_kinds_warns(nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.nvmlDeviceGetName.side_effect = lambda handle: ["NVIDIA L4", "NVIDIA A100-SXM4-80GB"][handle]
     (warning,) = open_gpu().describe()["warnings"]
-    assert "NVIDIA A100-SXM4-80GB, NVIDIA L4" in warning
-    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in warning
+    assert "NVIDIA A100-SXM4-80GB, NVIDIA L4" in warning and "CUDA_DEVICE_ORDER=PCI_BUS_ID" in warning
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     assert open_gpu().describe()["warnings"] == []
-
-
-# ---- what it says
 
 
 def test_an_a100_in_its_units(nvml: Any) -> None:
@@ -169,26 +142,13 @@ def test_older_drivers_have_the_older_names(nvml: Any) -> None:
     assert state["temperature_c"] == 55
 
 
-@pytest.mark.parametrize(
-    ("pids", "others"),
-    [
-        ([os.getpid()], 0),
-        ([os.getpid(), 1], 1),
-        ([1], 1),  # exists here, and is not this process
-        ([], 0),
-        ([999_999_991], 0),  # a container: the host's number of this very process
-        ([999_999_991, 999_999_992], 1),
-    ],
-)
-def test_other_processes(nvml: Any, pids: list[int], others: int) -> None:
-    nvml.nvmlDeviceGetComputeRunningProcesses.return_value = [process(pid, 1) for pid in pids]
-    assert open_gpu().other_processes() == others
+def test_other_processes(nvml: Any) -> None:
+    """1 exists here and is not this process; in a container one is the host's number of this very process."""
+    for pids, others in (([os.getpid(), 1], 1), ([1], 1), ([], 0), ([999_999_991, 999_999_992], 1)):
+        nvml.nvmlDeviceGetComputeRunningProcesses.return_value = [process(pid, 1) for pid in pids]
+        assert open_gpu().other_processes() == others, pids
 
 
-# ---- what it refuses
-
-
-@pytest.mark.parametrize("error", [NOT_SUPPORTED, pynvml.NVMLLibraryMismatchError("Not Supported")], ids=type)
 @pytest.mark.parametrize(
     ("function", "lost"),
     [
@@ -201,11 +161,10 @@ def test_other_processes(nvml: Any, pids: list[int], others: int) -> None:
         ("nvmlDeviceGetMaxPcieLinkGeneration", {"pcie_generation"}),
     ],
 )
-def test_what_a_card_or_an_older_driver_refuses_costs_itself_alone(
-    nvml: Any, function: str, lost: set[str], error: Exception
-) -> None:
-    getattr(nvml, function).side_effect = error
-    for gpu in (open_gpu(), open_gpus(0, 2)):
+def test_what_a_card_or_an_older_driver_refuses_costs_itself_alone(nvml: Any, function: str, lost: set[str]) -> None:
+    for error, count in ((NOT_SUPPORTED, 2), (pynvml.NVMLLibraryMismatchError("Not Supported"), 1)):
+        getattr(nvml, function).side_effect = error
+        gpu = open_gpus(0, count)
         assert (gpu.process_bytes() is None) == ("processes" in lost)
         assert (gpu.energy_joules() is None) == ("energy_joules" in lost)
         state, described = gpu.state(), gpu.describe()
@@ -215,8 +174,14 @@ def test_what_a_card_or_an_older_driver_refuses_costs_itself_alone(
 
 
 def test_what_one_of_several_gpus_refuses_all_lack(nvml: Any) -> None:
-    nvml.nvmlDeviceGetTotalEnergyConsumption.side_effect = only_the_first(1_000_000)
-    nvml.nvmlDeviceGetPowerUsage.side_effect = only_the_first(100_000)
+    """The first has energy and power, and the second refuses."""
+
+    def read(handle: int) -> int:
+        if handle == 1:
+            raise NOT_SUPPORTED
+        return 1_000_000
+
+    nvml.nvmlDeviceGetTotalEnergyConsumption.side_effect = nvml.nvmlDeviceGetPowerUsage.side_effect = read
     both = open_gpus(0, 2)
     assert both.energy_joules() is None
     assert [gpu.energy_joules() for gpu in both.each] == [1000.0, None]
@@ -236,14 +201,11 @@ def test_a_mig_slice_has_its_own_memory_and_no_energy(nvml: Any, monkeypatch: py
     gpu = open_gpu()
     assert gpu.energy_joules() is None
     description = gpu.describe()
-    assert (description["uuid"], description["index"], description["mig"]) == ("MIG-3333", 1, True)
-    assert description["memory_total_bytes"] == 10_737_418_240
+    expected = {"uuid": "MIG-3333", "index": 1, "mig": True, "memory_total_bytes": 10_737_418_240}
+    assert description | expected == description
     assert "whole board" in description["absent"]["energy_joules"]
     nvml.nvmlDeviceGetTotalEnergyConsumption.assert_not_called()
     nvml.nvmlDeviceGetClockInfo.assert_called_with(1, pynvml.NVML_CLOCK_MEM)  # of the board, not of the slice
-
-
-# ---- what the driver counts
 
 
 def test_the_fields_are_those_of_the_binding() -> None:
@@ -271,13 +233,8 @@ def test_seconds_held_back_are_the_growth_of_the_drivers_counters(nvml: Any) -> 
     gpu = open_gpu()
     before = gpu.held_back_counters()
     counts |= {74: 6_500_000_000, 251: 7_250_000_000}
-    assert held_back_s(before, gpu.held_back_counters(), 5.0) == {
-        "sw_power_cap": 1.5,
-        "thermal": 0.0,
-        "sw_thermal_slowdown": 0.25,
-        "hw_thermal_slowdown": 0.0,
-        "hw_power_brake_slowdown": 0.0,
-    }
+    found = held_back_s(before, gpu.held_back_counters(), 5.0)
+    assert found == dict.fromkeys(HELD_BACK, 0.0) | {"sw_power_cap": 1.5, "sw_thermal_slowdown": 0.25}
     assert "held_back" not in str(gpu.describe()["absent"])
 
 
@@ -295,25 +252,21 @@ def test_a_refused_counter_costs_itself_alone(nvml: Any) -> None:
     (counters,) = gpu.held_back_counters()
     assert set(counters) == {252, 253, 269, 270, 271}
     assert set(held_back_s([counters], [counters], 1.0)) == set(HELD_BACK) - {"sw_power_cap", "thermal"}
-    refused = {"held_back sw_power_cap": "Not Supported", "held_back thermal": "Not Supported"}
+    refused = dict.fromkeys(("held_back sw_power_cap", "held_back thermal"), "Not Supported")
     assert gpu.describe()["absent"] == refused
 
 
-def test_what_cannot_be_a_time_within_the_window_is_no_count() -> None:
-    for growth_ns in (-1, 2_100_000_001, 2**63):
-        assert held_back_s([{74: 0.0}], [{74: float(growth_ns)}], 2.0) == {}
-    assert held_back_s([{74: 0.0}], [{74: 2_050_000_000.0}], 2.0) == {"sw_power_cap": 2.0}  # the reads take time too
-
-
-def test_of_several_gpus_the_one_that_was_held_back_most(nvml: Any) -> None:
-    before = [{74: 0.0, 75: 0.0}, {74: 3e9}]
-    after = [{74: 1e9, 75: 0.0}, {74: 3.5e9}]
-    assert held_back_s(before, after, 2.0) == {"sw_power_cap": 1.0}  # the second does not count 75
-    assert held_back_s([], [], 2.0) == {}
-    assert len(open_gpus(0, 2).held_back_counters()) == 2
-
-
-# ---- memory of the device
+@pytest.mark.parametrize(
+    ("before", "after", "seconds"),
+    [
+        *(([{74: 0.0}], [{74: growth_ns}], {}) for growth_ns in (-1.0, 2_100_000_001.0)),  # no time within the window
+        ([{74: 0.0}], [{74: 2_050_000_000.0}], {"sw_power_cap": 2.0}),  # the reads take time too
+        ([{74: 0.0, 75: 0.0}, {74: 3e9}], [{74: 1e9, 75: 0.0}, {74: 3.5e9}], {"sw_power_cap": 1.0}),  # the most of two
+        ([], [], {}),
+    ],
+)
+def test_what_counts_in_a_window_of_two_seconds(before: Counters, after: Counters, seconds: dict[str, float]) -> None:
+    assert held_back_s(before, after, 2.0) == seconds
 
 
 @pytest.mark.parametrize(
@@ -341,9 +294,6 @@ def test_in_a_container_memory_is_what_the_device_has_more_in_use(
     assert gpu.describe()["absent"].get("device_used_bytes") == why
     listed.side_effect, listed.return_value = None, [process(os.getpid(), None)]
     assert gpu.process_bytes() is None, "the driver does not tell"
-
-
-# ---- GPUs that a cgroup forbids
 
 
 def test_forbidden_and_broken_gpus_cost_nothing(nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:

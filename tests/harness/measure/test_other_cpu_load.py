@@ -9,7 +9,7 @@ from harness.measure import other_cpu_load
 from harness.measure.other_cpu_load import OtherCpuLoad
 
 
-def write_stat(path: Path, *, user: int, idle: int, steal: int = 777) -> None:
+def write_stat(path: Path, *, user: int, idle: int = 500, steal: int = 777) -> None:
     """Of CPUs 0, 1 and 2, in ticks of 0.01 s, in the order of proc(5): user, nice, system, idle, iowait, irq, softirq,
     steal, guest and guest_nice."""
     of_cpu = f"{user} 10 20 {idle} 999 1 2 {steal} 0 0"
@@ -21,10 +21,13 @@ def stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """This process may use CPUs 0 and 1, and takes 3 s of them in 10 s."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     monkeypatch.setattr(os, "sysconf", lambda _name: 100)
-    times, own = iter([100.0, 110.0]), iter([50.0, 53.0])
-    monkeypatch.setattr(other_cpu_load.time, "monotonic", lambda: next(times))
-    monkeypatch.setattr(other_cpu_load.time, "process_time", lambda: next(own))
+    clocks_are(monkeypatch, [100.0, 110.0], [50.0, 53.0])
     return tmp_path / "stat"
+
+
+def clocks_are(monkeypatch: pytest.MonkeyPatch, times_s: list[float], own_s: list[float]) -> None:
+    monkeypatch.setattr(other_cpu_load.time, "monotonic", iter(times_s).__next__)
+    monkeypatch.setattr(other_cpu_load.time, "process_time", iter(own_s).__next__)
 
 
 @pytest.mark.parametrize(
@@ -42,28 +45,25 @@ def test_the_others_have_what_is_busy_and_not_ours(stat: Path, busy: int, idle: 
     assert watched.cpus() == pytest.approx(cpus)
 
 
-@pytest.mark.parametrize("content", [None, "cpu 0 0 0 0\ncpu0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0\n"])
-def test_a_kernel_that_does_not_tell(stat: Path, content: str | None) -> None:
-    if content:
-        stat.write_text(content)
+def test_a_kernel_that_does_not_tell_and_a_short_window_are_no_measure(
+    stat: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert OtherCpuLoad(stat).cpus() is None
-
-
-def test_a_short_window_is_no_measure() -> None:
-    assert OtherCpuLoad().cpus() is None
+    for window_s, counted in ((10.0, 0), (0.9, 1)):
+        clocks_are(monkeypatch, [100.0, 100.0 + window_s], [50.0, 50.0])
+        stat.write_text(f"cpu {counted} 0 0 0\ncpu0 {counted} 0 0 0 0 0 0\n")
+        assert OtherCpuLoad(stat).cpus() is None
 
 
 def test_what_happens_while_nobody_looks_is_no_other_load(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """4 s, then 30 s of which nothing counts, then 6 s: in these 10 s the two CPUs were busy for 2 and 4 s each, of
     which 1 and 2 s were ours: 12 - 3 s in 10 s."""
-    times, own = iter([100.0, 104.0, 134.0, 140.0]), iter([50.0, 51.0, 80.0, 82.0])
-    monkeypatch.setattr(other_cpu_load.time, "monotonic", lambda: next(times))
-    monkeypatch.setattr(other_cpu_load.time, "process_time", lambda: next(own))
-    write_stat(stat, user=1000, idle=500)
+    clocks_are(monkeypatch, [100.0, 104.0, 134.0, 140.0], [50.0, 51.0, 80.0, 82.0])
+    write_stat(stat, user=1000)
     watched = OtherCpuLoad(stat)
-    write_stat(stat, user=1200, idle=500)
+    write_stat(stat, user=1200)
     watched.pause()
-    write_stat(stat, user=9000, idle=500)
+    write_stat(stat, user=9000)
     watched.resume()
-    write_stat(stat, user=9400, idle=500)
+    write_stat(stat, user=9400)
     assert watched.cpus() == pytest.approx(0.9)

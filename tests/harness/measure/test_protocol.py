@@ -479,9 +479,6 @@ def test_training_that_diverges_fails(
         everything(lab, Diverging(lab, evaluations))
 
 
-# Memory
-
-
 @pytest.mark.parametrize(("of_compiler", "of_device", "expected"), [(123, None, (123, 123, 123)), (None, 9, (9, 9, 8))])
 def test_the_compilers_account_of_a_step_holds_for_every_device_and_else_its_own(
     lab: Lab, of_compiler: int | None, of_device: int | None, expected: tuple[int, ...]
@@ -540,9 +537,6 @@ def test_any_other_error_in_a_phase_and_one_of_several_ranks_is_an_error(lab: La
         everything(lab, Work(lab, parts=[("forward", fills_the_device)]), world=TWO_RANKS)
 
 
-# The control
-
-
 def test_the_control_is_built_when_the_first_program_is_gone(lab: Lab) -> None:
     """Two of them would need twice the memory. What is found so far is told before, whatever becomes of the control."""
     first: list[weakref.ref[Work]] = []
@@ -569,12 +563,11 @@ def test_the_control_is_built_when_the_first_program_is_gone(lab: Lab) -> None:
     assert lab.calls == sum(CALLS.values()) + 1 + 3 + 3 + 3 * 2
 
 
-# The planted slowdown
-
-
+@pytest.mark.parametrize("fraction", [0.01, 0.5])
 def test_a_planted_slowdown_is_in_blocks_and_latency_and_nowhere_else(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    fraction: float, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each block takes exactly so much longer, whatever lies between two of them: here the other rank's."""
     instant_s = 2.0**-22
 
     def looked_at() -> float:
@@ -582,11 +575,12 @@ def test_a_planted_slowdown_is_in_blocks_and_latency_and_nowhere_else(
         return lab.now_s
 
     monkeypatch.setattr(slowdown, "perf_counter", looked_at)
-    monkeypatch.setitem(CONDITIONS, "half_as_slow_again", 0.5)
-    result = everything(lab, Training(lab), planted="half_as_slow_again")
+    monkeypatch.setattr(lab, "agree", lambda value: lab.let_pass(1000) or value)
+    monkeypatch.setitem(CONDITIONS, "slower", fraction)
+    result = everything(lab, Training(lab), planted="slower", world=TWO_RANKS)
     near = {"rel": 0, "abs": 10 * instant_s}
-    assert result.blocks.block_times_s == pytest.approx([12 * TICK_S] * 3, **near)
-    assert result.latency.call_times_s == pytest.approx([6 * TICK_S] * 4, **near)
+    assert result.blocks.block_times_s == pytest.approx([8 * (1 + fraction) * TICK_S] * 3, **near)
+    assert result.latency.call_times_s == pytest.approx([4 * (1 + fraction) * TICK_S] * 4, **near)
     assert result.cold_call_times_s == [100 * TICK_S, 4 * TICK_S, 4 * TICK_S]
     assert [point.train_time_s for point in result.epochs] == pytest.approx([104 * TICK_S, 8 * TICK_S])
 
