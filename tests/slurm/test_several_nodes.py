@@ -1,19 +1,20 @@
 """Several ranks as the tasks of Slurm steps: on one node, and on two."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
 import pytest
 
+from harness.results.record import read_record
 from pipeline.watching.follow import follow
 from tests.harness.job.test_several_ranks import read_pids
 from tests.made.patience import slowdown
 from tests.made.processes import is_alive
-from tests.made.project import BehavingProject
-from tests.made.two_devices import copy_for_two_devices, require_all_good, run_main
+from tests.made.project import BehavingProject, copy_repository
 from tests.slurm.cluster import Cluster
-from tests.slurm.jobs import logs, state_of, wait_for
+from tests.slurm.jobs import logs, run_main, state_of, wait_for
 
 PLACES = {"1 node x 2 tasks": (1, ["n1", "n1"], [0, 1]), "2 nodes x 1 task": (2, ["n1", "n2"], [0, 0])}
 
@@ -86,18 +87,31 @@ def test_a_preempted_job_of_two_ranks_goes_on_where_it_was(behaving: BehavingPro
 
 # The whole way of a user, with both frameworks.
 
+USE_CASE_4 = """\
+    4:
+      batch_sizes: [64]
+      precisions: [fp32]
+      formulations: {jax: [vmap: [jit]], torch: [vmap: [eager]]}
+      options: {output: [clipped_sum]}
+"""
+
 
 def test_main_measures_a_cell_of_two_devices(slurm: Cluster, tmp_path: Path) -> None:
-    """Use case 4 on two nodes."""
+    """Use case 4 on two nodes, one CPU for each task."""
     pytest.importorskip("jax")
     pytest.importorskip("torch")
-    copy_for_two_devices(tmp_path, nodes=2)
-    done = run_main(tmp_path, "--use_case", "4", "--no-baseline")
-    records = require_all_good(tmp_path, done)
-    assert len(records) == 2
+    copy_repository(tmp_path)
+    config = tmp_path / "experiments.yaml"
+    text = re.sub(r"(\n    devices: 2\b.*)", r"\1\n    nodes: 2", config.read_text())
+    four, five = (text.index(f"    {number}:\n", text.index("\nquick:")) for number in (4, 5))
+    config.write_text((text[:four] + USE_CASE_4 + text[five:]).replace("cpus_per_task: 4 ", "cpus_per_task: 1 "))
+    selection = ("--benchmark", "mnist", "--use_case", "4", "--data", "sample", "--quick", "--no-baseline")
+    said = run_main(tmp_path, *selection, "--wait")
+    records = [read_record(path) for path in (tmp_path / "results" / "records").rglob("*.json")]
+    assert [record.outcome for record in records] == ["ok", "ok"], said
     for record in records:
         assert record.measurement.cell.nodes == 2
         assert record.environment["scheduler"] == "slurm"
         assert len({rank.node for rank in record.ranks}) == len(record.ranks) == 2
         assert all(rank.block_times_s for rank in record.ranks)
-    assert "Per-sample gradients of a small CNN on 2 devices" in done.stdout
+    assert "Per-sample gradients of a small CNN on 2 devices" in said
