@@ -9,7 +9,6 @@ from harness.experiments import profile as module
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.experiments.profile import profile_of
-from harness.paths import REPOSITORY
 from tests.made.config_text import MINIMAL
 
 SITE = """\
@@ -101,10 +100,3 @@ def test_which_profile(clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert profile_of(None) == clusters / "vista.yaml"
     with pytest.raises(ConfigError, match="^--cluster vist: there is no clusters/vist.yaml; valid: alps, vista;"):
         profile_of("vist")
-
-
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "clusters").glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_projects_own_profiles_are_valid(path: Path) -> None:
-    config = load_config(REPOSITORY / "experiments.yaml", path)
-    assert config.site_file == f"clusters/{path.name}"
-    assert len(path.read_text().splitlines()) < 30, "short enough to be copied"

@@ -11,18 +11,6 @@ from typing import Any
 import pytest
 
 from harness.measure import clock as timing
-from harness.measure.clock import (
-    COLD_CALLS,
-    SHARED_DEVICE,
-    compile_time_s,
-    measure_blocks,
-    measure_cold,
-    measure_phases,
-    measure_steady,
-    time_block,
-    time_call,
-    time_calls,
-)
 from harness.measure.gpu import Gpu, NoGpu, SeveralGpus
 from harness.measure.turns import Turns
 from harness.plan import MeasurementSettings
@@ -147,13 +135,13 @@ def steady(work: Work, settings: MeasurementSettings, **changes: Any) -> timing.
         "channel": Heard(),
         "compilations": lambda: 0,
     }
-    return measure_steady(work.step, work.wait, **(arguments | changes))
+    return timing.measure_steady(work.step, work.wait, **(arguments | changes))
 
 
 def test_call_is_timed_until_its_outputs_are_ready_and_a_block_waits_once(clock: Clock) -> None:
     work = Work(clock, call_s=4 * TICK_S, wait_s=TICK_S)
-    assert time_call(work.step, work.wait) == 5 * TICK_S
-    assert time_block(work.step, work.wait, calls=10) == 41 * TICK_S  # 10 * 4 + 1
+    assert timing.time_call(work.step, work.wait) == 5 * TICK_S
+    assert timing.time_block(work.step, work.wait, calls=10) == 41 * TICK_S  # 10 * 4 + 1
     assert (work.calls, work.waits) == (1 + 10, 1 + 1)
 
 
@@ -171,7 +159,7 @@ def test_block_keeps_the_outputs_of_one_call_at_most() -> None:
         return output
 
     waited_for: list[bool] = []
-    time_block(step, lambda output: waited_for.append(output is alive[-1]()), calls=6)
+    timing.time_block(step, lambda output: waited_for.append(output is alive[-1]()), calls=6)
     assert waited_for == [True]  # once, for the last call's outputs
     assert most_alive == 0  # when a call began, the outputs of all calls before it were gone
     assert [reference() for reference in alive] == [None] * 6
@@ -196,17 +184,17 @@ def test_an_epoch_ends_when_all_of_its_work_is_done(clock: Clock) -> None:
         work.wait("output 3")
 
     kept = [f"kept of output {call}" for call in (1, 2, 3)]
-    assert time_calls(Training(), wait, 3) == (12 * TICK_S, kept)
+    assert timing.time_calls(Training(), wait, 3) == (12 * TICK_S, kept)
     assert waited_for == [(kept, "weights")]
 
 
 def test_compile_time_by_hand(clock: Clock) -> None:
     work = Work(clock, cost_of=lambda call: {1: 1000, 2: 30}.get(call, 10) * TICK_S)
-    cold_s = measure_cold(work.step, work.wait)
+    cold_s = timing.measure_cold(work.step, work.wait)
     assert cold_s == [1000 * TICK_S, 30 * TICK_S, 10 * TICK_S]
-    assert COLD_CALLS == 3
-    assert compile_time_s(cold_s, warm_call_s=10 * TICK_S) == 1010 * TICK_S  # 1040 - 3 * 10
-    assert compile_time_s([0.9, 1.0, 1.0], warm_call_s=1.0) == 0.0  # never negative
+    assert timing.COLD_CALLS == 3
+    assert timing.compile_time_s(cold_s, warm_call_s=10 * TICK_S) == 1010 * TICK_S  # 1040 - 3 * 10
+    assert timing.compile_time_s([0.9, 1.0, 1.0], warm_call_s=1.0) == 0.0  # never negative
 
 
 def test_blocks_of_a_control_are_like_those_of_the_measurement(clock: Clock) -> None:
@@ -215,7 +203,7 @@ def test_blocks_of_a_control_are_like_those_of_the_measurement(clock: Clock) -> 
     work = Work(clock, wait_s=TICK_S, cost_of=lambda call: (1000 if call == 1 else 4) * TICK_S)
     like = Blocks(calls_per_block=10, steps_per_call=2, samples_per_step=16, block_times_s=[1.0], warmup_times_s=[1.0])
     agreed: list[float] = []
-    control = measure_blocks(
+    control = timing.measure_blocks(
         work.step, work.wait, like=like, count=4, agree=lambda value: agreed.append(value) or value
     )
     assert control.block_times_s == [41 * TICK_S] * 4
@@ -522,7 +510,7 @@ def test_each_phase_is_waited_for_and_only_the_cold_rounds_are_left_out(clock: C
     def phase(name: str, cold_s: float, warm_s: float) -> tuple[str, Callable[[], str]]:
         def run() -> str:
             nonlocal queued_s
-            queued_s += cold_s if order.count(name) < COLD_CALLS else warm_s
+            queued_s += cold_s if order.count(name) < timing.COLD_CALLS else warm_s
             order.append(name)
             return name
 
@@ -535,9 +523,9 @@ def test_each_phase_is_waited_for_and_only_the_cold_rounds_are_left_out(clock: C
         queued_s = 0.0
 
     phases = [phase("forward", 512 * TICK_S, 2 * TICK_S), phase("backward", 256 * TICK_S, 5 * TICK_S)]
-    times_s = measure_phases(phases, wait, protocol=protocol(latency_calls=4), channel=Heard())
+    times_s = timing.measure_phases(phases, wait, protocol=protocol(latency_calls=4), channel=Heard())
     assert times_s == {"forward": [2 * TICK_S] * 4, "backward": [5 * TICK_S] * 4}
-    assert order == ["forward", "backward"] * (COLD_CALLS + 4)
+    assert order == ["forward", "backward"] * (timing.COLD_CALLS + 4)
 
 
 def test_phases_stop_at_the_time_limit_with_three_rounds_at_least(clock: Clock) -> None:
@@ -547,7 +535,7 @@ def test_phases_stop_at_the_time_limit_with_three_rounds_at_least(clock: Clock) 
 def phase_of_a_second(clock: Clock, limit_s: float, **keywords: Any) -> dict[str, list[float]]:
     settings = protocol(latency_calls=100, latency_max_time_s=limit_s)
     phases = [("only", lambda: clock.advance(1.0))]
-    return measure_phases(phases, lambda _: None, protocol=settings, channel=Heard(), **keywords)
+    return timing.measure_phases(phases, lambda _: None, protocol=settings, channel=Heard(), **keywords)
 
 
 def test_ranks_agree_on_the_rounds_of_phases(clock: Clock) -> None:
@@ -587,7 +575,7 @@ def test_blocks_come_by_turns_and_the_waits_are_in_none(clock: Clock) -> None:
     assert result.blocks.block_times_s == [32 * TICK_S] * 10
     assert turns.diary == ["wants: block"] * 8 + ["has enough: block"] * 2 + ["has enough: end"]
     # It was there from the beginning.
-    assert (result.energy.gross_joules, result.energy.absent) == (None, SHARED_DEVICE)
+    assert (result.energy.gross_joules, result.energy.absent) == (None, timing.SHARED_DEVICE)
 
 
 def test_the_first_of_two_measures_its_energy_before_the_other_is_there(clock: Clock) -> None:
