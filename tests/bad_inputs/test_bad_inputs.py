@@ -5,7 +5,7 @@ import pytest
 from tests.bad_inputs.__main__ import KINDS, SEED
 from tests.bad_inputs.campaign import run
 
-SHARES = {"yaml": 0.1, "command lines": 0.1, "scripts": 0.1, "records": 0.08, "jobs": 0.1, "parity": 0.3}
+SHARES = {"yaml": 0.1, "command lines": 0.1, "scripts": 0.1, "records": 0.08, "jobs": 0.1, "data and parity": 0.3}
 
 
 @pytest.mark.parametrize("kind", KINDS)

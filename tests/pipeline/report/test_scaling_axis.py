@@ -104,7 +104,8 @@ def test_the_figure_of_the_page_is_that_of_the_files_and_no_line_of_a_heading_is
     assert of_jax[1]["value"] == pytest.approx(100 * math.sqrt(0.75 * 0.8), rel=1e-4)
     html = page_html(compared, found, (), Path("results"))
     drawn = json.loads(html.partition('<script type="application/json" id="charts">')[2].partition("</script>")[0])
-    assert drawn["data"]["overall"] == {chart.name: chart.points}
+    ((name, (looks, points)),) = drawn["data"]["overall"].items()
+    assert (name, points, drawn["specifications"][looks]["data"]) == (chart.name, chart.points, {"name": chart.name})
     assert html.count(f'data-chart="{chart.name}" data-place="overall"') == 1
     lines = {line for point in chart.points for line in point["group"].split(" | ")}
     assert {"samples / s", "strong: batch 128 over all devices"} < lines
