@@ -4,14 +4,12 @@ compute is in tests/runners/test_compute_check.py."""
 import json
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 
 from pipeline.compute_checks import TOO_LATE, UNKNOWN, WRONG_NUMBERS, Ran, compute, judge_compute, read_lines
 from pipeline.finding import Finding
-from tests.made.patience import patience
 
 
 def test_the_lines_of_a_good_run() -> None:
@@ -65,16 +63,14 @@ def run(code: str, timeout_s: float = 60.0) -> Ran:
 
 
 def test_a_process_that_hangs_is_ended_with_all_that_it_has_started() -> None:
-    begin = time.monotonic()
     ran = run(
         """
-        import subprocess, time
+        import subprocess
         print('{"device": "GPU"}\\n{"begun": "all-reduce"}', flush=True)
-        subprocess.run(["sleep", "100"])
+        subprocess.run(["sleep", "infinity"])
         """,
         timeout_s=1.0,
     )
-    assert time.monotonic() - begin < patience(5)  # and not the 100 s of the sleep
     finding = judge_compute("torch", ran)
     assert (finding.found, finding.fix) == ("all-reduce: no answer in 1 s", TOO_LATE)
 

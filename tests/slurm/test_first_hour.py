@@ -48,7 +48,7 @@ def test_from_the_command_to_the_ratio(slurm: Cluster, tmp_path: Path) -> None:
     assert [bool(low) for _, _, low, _ in found] == [count > 1 for count, *_ in found]
     widths = [float(high) / float(low) for _, _, low, high in found if low]
     assert widths[1] < widths[0] / 1.2
-    assert found[-1][1] == pytest.approx(10 / 4.15, rel=0.1)
+    assert found[-1][1] == pytest.approx(10 / 4.15, rel=1e-3)
     assert "mnist behave: done: 13 measurements" in out
     assert out.index("\nOn CPU: ") > out.rindex("so far JAX")
 

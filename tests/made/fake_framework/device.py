@@ -8,11 +8,14 @@ from harness.errors import Refused
 from harness.measure.world import World
 from harness.results.record import Memory
 
+from . import simulated_clock
+
 
 class Device:
     """Implements harness.measure.program.Device. The ranks agree over plain sockets: rank 0 serves, the others ask."""
 
     def __init__(self) -> None:
+        simulated_clock.install()
         self.others: list[Connection] = []
 
     def join(self, world: World) -> None:

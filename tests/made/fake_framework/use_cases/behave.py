@@ -1,4 +1,5 @@
-"""A use case that behaves as its execution mode says: well, or with one of the faults that a job must survive.
+"""A use case that behaves as its execution mode says: well, or with one of the faults that a job must survive. How
+long its steps take is simulated (simulated_clock.py).
 
 A mode is a function below. It is called when the program is built, and returns the program, or nothing where that is an
 ordinary one; for the control without communication of the modes that have one, the function `control_of_<mode>` is
@@ -27,11 +28,13 @@ from harness.measure.program import Program, Session
 from harness.results.parity import PARITY_BATCH_SIZE
 from harness.work.use_cases.train import require_finite
 
+from ..simulated_clock import advance
+
 LONG_S = 900.0
 
 
 class Work(Program):
-    """A step that sleeps."""
+    """A step of 0.1 ms."""
 
     samples_per_step = 8
     parameter_count = 1
@@ -39,7 +42,7 @@ class Work(Program):
     def __init__(
         self,
         session: Session[Any],
-        step: Callable[[], Any] = lambda: time.sleep(1e-4),
+        step: Callable[[], Any] = lambda: advance(1e-4),
         *,
         communicates: bool = False,
         details: dict[str, Any] | None = None,
@@ -88,7 +91,7 @@ parity_differs = parity_is_killed = parity_raises = parity_is_refused = parity_s
 
 
 def of_steps(step_s: float) -> Callable[[Session[Any]], Work]:
-    return lambda session: Work(session, lambda: time.sleep(step_s))
+    return lambda session: Work(session, lambda: advance(step_s))
 
 
 slow, slower = of_steps(10e-3), of_steps(20e-3)
@@ -145,7 +148,7 @@ def _later(session: Session[Any], fault: Callable[[], Any]) -> Work:
         calls = []
 
     def step() -> None:
-        time.sleep(1e-3)
+        advance(1e-3)
         if calls is not None:
             calls.append(1)
             if len(calls) > 5:
@@ -183,10 +186,10 @@ def compiles(session: Session[Any]) -> Work:
     cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
 
     def step() -> None:
-        time.sleep(1e-3)
+        advance(1e-3)
 
     def first() -> None:
-        time.sleep(0.1 if cache.exists() else 0.4)
+        advance(0.1 if cache.exists() else 0.4)
         cache.mkdir(parents=True, exist_ok=True)
 
     calls = iter([first])
