@@ -5,10 +5,13 @@ busy, and a measurement of ten simulated seconds ends at once. What waits for an
 signal waits in real time, as it does in a real framework.
 """
 
+import random
+
 from harness.measure import clock, slowdown
 
 READING_S = 1e-7
-"""Passes with each reading, or the injected slowdown (harness/measure/slowdown.py) would wait for ever."""
+"""At most this long passes with each reading, or the injected slowdown (harness/measure/slowdown.py) would wait for
+ever. It is random, as records with the same times are taken for copies."""
 _now_s = 0.0
 
 
@@ -20,7 +23,7 @@ def advance(seconds: float) -> None:
 
 def read() -> float:
     """Return the simulated time in seconds. Stands in for time.perf_counter."""
-    advance(READING_S)
+    advance(READING_S * random.random())
     return _now_s
 
 
