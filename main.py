@@ -46,7 +46,6 @@ COMMANDS = {
     "cancel": "end this project's jobs, by their ids",
     "pack": "put the records of each finished cell into one file",
     "site": "make a folder of pages of all published results; no server needed",
-    "compile": "what both make of a step on a card that is not here; no GPU needed",
     "gpu-check": "try all that needs a GPU, in ten minutes at most",
     "wandb": "upload offline runs to W&B, or make a saved workspace there",
     "calibrate": "how often the verdict is right: a framework against itself",
@@ -551,23 +550,6 @@ def ceilings_command(arguments: argparse.Namespace) -> int:
     return measure_ceilings(read_config(arguments), read_results(arguments), devices=arguments.devices)
 
 
-COMPILE_DESCRIPTION = """\
-Compiles the steps that the flags select, as the measurements would run them: JAX's by XLA for that card, PyTorch's on
-a stand-in for CUDA that computes nothing. A table says what each is made of, what does not fit into the card's memory,
-what cannot be built, and which modes are the same program. Without --full it takes the usual batch size, precision and
-options, and leaves out runs that differ little. What is found is kept, and a submission warns from it. Takes seconds
-for a small program and minutes for a large one.
-
-examples:
-  python main.py compile --gpu h100                      the headline, for an H100
-  python main.py compile --gpu h100 --gpu a100 --benchmark cifar10 --use_case 3
-  python main.py compile --gpu a100 --benchmark fineweb --use_case 1 \\
-      --precision bf16 --batch_size 16
-
-exit status: 0, 1 where a program cannot be built
-"""
-
-
 CHECK_DESCRIPTION = """\
 Both frameworks run the model on a small batch from the same weights; outputs, loss, gradients and five optimizer
 steps are compared, as every job does before it times anything. Nothing is recorded. On this machine, on sample data.
@@ -597,49 +579,6 @@ def check_command(arguments: argparse.Namespace) -> int:
 
     arguments.use_case = arguments.use_case or [1]
     return check(read_config(arguments), selection_of(arguments))
-
-
-def compile_parser() -> Parser:
-    from harness.work.cards import CARDS
-
-    parser = parser_of("compile", COMPILE_DESCRIPTION)
-    parser.add_argument(
-        "--gpu",
-        action="append",
-        type=name,
-        required=True,
-        metavar="NAME",
-        help=f"for this card, of {', '.join(CARDS)}; repeatable",
-    )
-    parser.repeatable("--benchmark", ONLY_BENCHMARK)
-    parser.repeatable("--use_case", "only use case 1, 3, ...; repeatable", use_case, "N")
-    parser.repeatable("--framework", ONLY_FRAMEWORK)
-    add_narrowing_flags(parser.two_spellings)
-    parser.add_argument("--preset", type=name, metavar="NAME", help="as `python main.py --preset`")
-    parser.switch("--full", "every variant, not the usual ones")
-    parser.switch("--force", "also what is known from an earlier call")
-    parser.switch("--update-docs", "write the table to docs/compiled.md, too")
-    add_config_flag(parser)
-    add_results_flag(parser)
-    parser.set_defaults(data="sample", quick=False)
-    return parser
-
-
-def compile_command(arguments: argparse.Namespace) -> int:
-    from harness.work.cards import card
-    from pipeline.compile import compile_programs
-
-    cards = [card(name) for name in dict.fromkeys(arguments.gpu)]
-    return compile_programs(
-        replace(selection_of(arguments), gpus=()),
-        arguments.config,
-        read_results(arguments),
-        cards=cards,
-        preset=arguments.preset,
-        anew=arguments.force,
-        update_docs=arguments.update_docs,
-        profile=read_profile(arguments),
-    )
 
 
 def cancel_parser() -> Parser:
@@ -873,7 +812,6 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "site": (site_parser, site_command),
     "ceilings": (ceilings_parser, ceilings_command),
     "check": (check_parser, check_command),
-    "compile": (compile_parser, compile_command),
     "gpu-check": (gpu_check_parser, gpu_check_command),
     "wandb": (wandb_parser, wandb_command),
     "calibrate": (calibrate_parser, calibrate_command),

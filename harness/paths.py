@@ -88,19 +88,10 @@ class Results:
     def new_ceilings(self, framework: str) -> Path:
         return self.ceilings / f"{framework}-{timestamp()}.json"
 
-    def compiled(self, card: str) -> Path:
-        """What `main.py compile` found: a file for each program, replaced by the next time."""
-        return self.root / "compiled" / card
-
     @property
     def gpu_check(self) -> Path:
         """What `main.py gpu-check` has tried and how it went."""
         return self.root / "gpu_check"
-
-    @property
-    def fake_gpu(self) -> Path:
-        """A file, there in a folder that tests fill on a fake GPU (harness/results/fake_gpu.py)."""
-        return self.root / "made_on_a_fake_gpu"
 
     @property
     def local_queue_lock(self) -> Path:
@@ -124,12 +115,6 @@ class Results:
         """A name that no other measurement, attempt or node uses."""
         name = f"{measurement.key}-{measurement.id}-{timestamp()}.json"
         return self.records(measurement.cell, measurement.framework) / name
-
-    @classmethod
-    def of_record(cls, path: Path) -> "Results":
-        """In which a record lies."""
-        folders = path.absolute().parents
-        return cls(root=next((one.parent for one in folders if one.name in ("records", "calibration")), folders[0]))
 
     def record_files(self, measurement: Measurement) -> list[Path]:
         """The records of this measurement, of all attempts, oldest first."""

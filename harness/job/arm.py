@@ -25,7 +25,6 @@ from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results
 from harness.plan import JobPlan, Launch, Measurement
 from harness.results.environment import load_average
-from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.flags import quality_flags
 from harness.results.looks import Part
 from harness.results.model_trace import ModelTrace, read_trace
@@ -115,14 +114,8 @@ class Arm:
         """With --force, only a record that this job made counts: once is enough, also after a requeue."""
         return self._inputs.folder.name if self.plan.force else None
 
-    @property
-    def _is_on_fake(self) -> bool:
-        """A GPU that computes nothing: a test of this project itself."""
-        return is_of_a_fake(self._inputs.environment)
-
     def open(self) -> None:
-        if not self._is_on_fake:
-            self.tracker = open_tracker(self.plan.wandb, self._results, self._inputs.folder.name)
+        self.tracker = open_tracker(self.plan.wandb, self._results, self._inputs.folder.name)
 
     def use(self, found: Mapping[Launch, Staged]) -> None:
         """From now on start from the copy of the environment, where there is one."""
@@ -191,8 +184,6 @@ class Arm:
 
     def compute_parity(self, measurements: Iterable[Measurement]) -> None:
         """For what will be measured. A program that fails here has no ratio later, and is measured all the same."""
-        if self._is_on_fake:
-            return
         self._progress.current = f"{self.plan.framework}: parity gate"
         self._parity.compute(each for each in measurements if not self.refusal(each) and self.find(each) is None)
         for variant, reason in self._parity.failures.items():
@@ -330,7 +321,6 @@ class Arm:
     def _conclude(self, attempt: Attempt, report: RanksReport, pairing: Mapping[str, Any] | None = None) -> Record:
         """The warm start, and the record. `pairing`: what it has beside the job's own."""
         measurement, timing = attempt.measurement, attempt.measurement.timing
-        report = self._without_a_fake_s(report)
         result = report.result
         if result is not None and self.plan.price_per_hour is not None:
             result = result.model_copy(update={"price_per_hour": self.plan.price_per_hour})
@@ -360,12 +350,6 @@ class Arm:
         self.tracker.end(record, summary | ratio_so_far(record, self._results, self._gate))
         self._tell_of_tracker()
         return record
-
-    def _without_a_fake_s(self, report: RanksReport) -> RanksReport:
-        """The job itself does not begin on a fake GPU; it does not load all that its processes load."""
-        if not is_of_a_fake(report.environment) or self._results.fake_gpu.is_file():
-            return report
-        return RanksReport(outcome="failed", reason=HEADLINE, environment=report.environment)
 
     # Two that take turns
 

@@ -21,13 +21,13 @@ from harness.job.main import die_with_parent, thread_variables
 from harness.job.slurm_step import free_port
 from harness.job.turn import turn
 from harness.measure import clock
+from harness.measure.fake_cuda_guard import require_real_cuda
 from harness.measure.gpu import Gpus, open_gpus
 from harness.measure.world import World
 from harness.plan import FRAMEWORKS, Framework, Precision
 from harness.printable import printable
 from harness.results.ceilings import Ceiling, CeilingsRecord, Kind, write_ceilings
 from harness.results.environment import code_digests, describe_environment, loaded_code
-from harness.results.fake_gpu import found_fakes
 from harness.results.record import Blocks
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
@@ -154,8 +154,7 @@ def _opened(framework: str, position: int) -> tuple[Gpus, Any, Any]:
     """The GPU at that position, the framework's device, and what it times there. Raises ProjectError, ImportError."""
     gpu = open_gpus(position, 1)
     device = importlib.import_module(f"{framework}_runner.device").Device()
-    if fakes := found_fakes():
-        raise ProjectError(f"this GPU is a fake ({'; '.join(fakes)})")
+    require_real_cuda()
     return gpu, device, importlib.import_module(f"{framework}_runner.ceilings")
 
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, Measurement, Scalar, Variant
 from harness.results.ceilings import Attainable
-from harness.results.fake_gpu import is_of_a_fake
 from harness.results.flags import WORTHLESS, quality_flags
 from harness.results.parity import Judgement
 from harness.results.predictions import agreement_in_words
@@ -326,8 +325,6 @@ def device_of(environment: Mapping[str, Any]) -> str:
     """A JAX for the CPU beside a GPU ran on the CPU. Where NVML is missing, the framework knows the GPU's name. A slice
     of a GPU is not the whole one."""
     gpu, framework = environment.get("gpu") or {}, environment.get("framework") or {}
-    if is_of_a_fake(environment):
-        return f"FAKE {framework.get('device') or gpu.get('name') or 'GPU'}"
     if uses_gpu(environment):
         own = str(framework.get("device") or gpu.get("name") or "GPU of unknown model")
         if not gpu.get("mig"):

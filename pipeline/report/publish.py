@@ -12,7 +12,6 @@ from harness.files import way_out, write_atomically
 from harness.packs import record_paths
 from harness.paths import PUBLISHED, Results
 from harness.results.ceilings import read_ceilings, write_ceilings
-from harness.results.fake_gpu import HEADLINE
 from harness.results.parity_file import read_parity, write_parity
 from harness.results.record import Record, write_record
 from pipeline.report.compare import device_name, device_of
@@ -31,7 +30,7 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
     the ceilings of their devices. Logs, jobs and W&B's files stay.
 
     Raises:
-        ProjectError: there is no such record, the folder is there already, or all was made on a fake GPU.
+        ProjectError: there is no such record, or the folder is there already.
         RecordError: a file of parity numbers is missing or damaged, one of ceilings is damaged, or the disk is full.
     """
     if not FOLDER_NAME.fullmatch(name):
@@ -64,7 +63,7 @@ def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
     """The same of calibrations, which all lie in one folder: how many records were copied. What is there already stays.
 
     Raises:
-        ProjectError: there is no record of a full calibration, or all was made on a fake GPU.
+        ProjectError: there is no record of a full calibration.
         RecordError: the disk is full.
     """
     records = _full_records(results, results.calibration, "calibration")
@@ -79,8 +78,6 @@ def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
 
 def _full_records(results: Results, folder: Path, kind: Literal["measurement", "calibration"]) -> dict[Path, Record]:
     """By their paths in the folder."""
-    if results.fake_gpu.is_file():
-        raise ProjectError(f"--publish: {results.root} was {HEADLINE}")
     reading = read_records(record_paths(folder), planted=kind == "calibration")
     found = zip(reading.paths, reading.records, strict=True)
     records = {path.relative_to(folder): record for path, record in found if not record.measurement.quick}
