@@ -42,7 +42,6 @@ COMMANDS = {
     "data": "download and verify data sets and pretrained weights; jobs never do",
     "doctor": "check this machine: Python, both frameworks, GPU, Slurm, W&B, data",
     "check": "do both compute the same with this model? In seconds, nothing timed",
-    "ceilings": "how fast this machine is at most: matrix products and memory",
     "cancel": "end this project's jobs, by their ids",
     "pack": "put the records of each finished cell into one file",
     "site": "make a folder of pages of all published results; no server needed",
@@ -517,39 +516,6 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     )
 
 
-CEILINGS_DESCRIPTION = """\
-Times a few large matrix products in fp32, TF32, bfloat16 and float16, and a triad for the memory, by the same clock as
-every measurement, and leaves a record for each framework in the folder `ceilings` of the results. The report then says
-which share of it each explained step reaches, and draws a roofline. It waits for its turn on this machine, as a job
-does.
-
-On a cluster, run it where the GPU is:
-  srun --gres=gpu:1 python main.py ceilings
-  srun --gres=gpu:8 python main.py ceilings --devices 8
-
-exit status: 0, 1 where a framework left no record
-"""
-
-
-def ceilings_parser() -> Parser:
-    parser = parser_of("ceilings", CEILINGS_DESCRIPTION)
-    parser.add_argument(
-        "--devices",
-        type=whole_number("an all-reduce takes 2 devices at least", least=2, most=1000),
-        metavar="N",
-        help="only the all-reduce of N GPUs of this node, or of N processes on a CPU, by the size of the message",
-    )
-    add_config_flag(parser)
-    add_results_flag(parser)
-    return parser
-
-
-def ceilings_command(arguments: argparse.Namespace) -> int:
-    from pipeline.ceilings import measure_ceilings
-
-    return measure_ceilings(read_config(arguments), read_results(arguments), devices=arguments.devices)
-
-
 CHECK_DESCRIPTION = """\
 Both frameworks run the model on a small batch from the same weights; outputs, loss, gradients and five optimizer
 steps are compared, as every job does before it times anything. Nothing is recorded. On this machine, on sample data.
@@ -810,7 +776,6 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "cancel": (cancel_parser, cancel_command),
     "pack": (pack_parser, pack_command),
     "site": (site_parser, site_command),
-    "ceilings": (ceilings_parser, ceilings_command),
     "check": (check_parser, check_command),
     "gpu-check": (gpu_check_parser, gpu_check_command),
     "wandb": (wandb_parser, wandb_command),

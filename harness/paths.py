@@ -53,9 +53,9 @@ class Results:
         return self.root / "calibration"
 
     @property
-    def ceilings(self) -> Path:
-        """The records of `main.py ceilings`: what each framework reached on a device at most."""
-        return self.root / "ceilings"
+    def device_peaks(self) -> Path:
+        """Folder of what each framework reached on a device at most."""
+        return self.root / "device_peaks"
 
     def of_node(self, node: str) -> "Results":
         """What `--fleet` measures on one node, beside that of the others."""
@@ -85,8 +85,8 @@ class Results:
         """These, and all that have a `place` in them."""
         return [self, *([self.alone] if self.alone.root.is_dir() else []), *self.fleet()]
 
-    def new_ceilings(self, framework: str) -> Path:
-        return self.ceilings / f"{framework}-{timestamp()}.json"
+    def new_device_peaks(self, framework: str) -> Path:
+        return self.device_peaks / f"{framework}-{timestamp()}.json"
 
     @property
     def gpu_check(self) -> Path:

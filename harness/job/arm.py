@@ -22,8 +22,10 @@ from harness.job.tracker import Alert, Tracker, open_tracker
 from harness.job.turn import neighbours
 from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
+from harness.measure.gpu import open_gpu
 from harness.paths import JobFolder, Results
 from harness.plan import JobPlan, Launch, Measurement
+from harness.results.device_peaks import has_device_peaks
 from harness.results.environment import load_average
 from harness.results.flags import quality_flags
 from harness.results.looks import Part
@@ -45,6 +47,9 @@ from harness.results.record import (
 )
 from harness.results.screening import describe_choice, going_on, screened, screening_records
 from harness.work.declared import operations_of, use_case
+
+PEAKS_TIMEOUT_S = 300.0
+"""Limit for the process that measures device peaks: 20 s on a GPU, plus the framework's import."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +186,26 @@ class Arm:
     def refusal(self, measurement: Measurement) -> str | None:
         """Why the model of this measurement is not timed; None where it is."""
         return self.refusals.get(work_of(measurement)) if self.refusals else None
+
+    def measure_device_peaks(self) -> None:
+        """Measure the peaks of this device, unless there is a record of them. A failure is logged and costs no
+        measurement. Quick jobs, calibrations and jobs on several devices have no use for them."""
+        plan, folder = self.plan, self._results.device_peaks
+        if plan.quick or plan.cell.is_calibration or plan.cell.devices > 1:
+            return
+        gpu = {} if plan.cell.is_for_cpu else open_gpu().describe()
+        if has_device_peaks(folder, plan.framework, gpu, self._environment["cpu"]):
+            return
+        self._progress.current = f"{plan.framework}: device peaks"
+        path = self._results.new_device_peaks(plan.framework)
+        task = ChildTask(measurement=_for_peaks(plan), data_dir=plan.data_dir, device_peaks=str(path))
+        try:
+            report = self._work(task, path.with_suffix(".log"))
+        except RecordError as error:
+            self._teller.say(f"{plan.framework}: device peaks not measured: {error}")
+            return
+        outcome = "measured" if report.outcome == "ok" else f"not measured: {report.outcome}: {report.reason}"
+        self._teller.say(f"{plan.framework}: device peaks {outcome}")
 
     def compute_parity(self, measurements: Iterable[Measurement]) -> None:
         """For what will be measured. A program that fails here has no ratio later, and is measured all the same."""
@@ -403,6 +428,14 @@ class Arm:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _for_peaks(plan: JobPlan) -> Measurement:
+    """Return a measurement of the plan that every device can set up, with a time limit for device peaks."""
+    first = next(iter(plan.replicates()))
+    protocol = first.protocol.model_copy(update={"timeout_s": PEAKS_TIMEOUT_S})
+    variant = first.variant.model_copy(update={"precision": "fp32"})
+    return first.model_copy(update={"protocol": protocol, "variant": variant})
 
 
 def _describe_outcome(record: Record) -> str:

@@ -18,6 +18,7 @@ from harness.errors import DataError, ProjectError, Refused
 from harness.files import in_words
 from harness.measure.channel import Channel, ChildTask, ParityTask
 from harness.measure.clock import NO_TURNS
+from harness.measure.device_peaks import measure_device_peaks
 from harness.measure.fake_cuda_guard import require_real_cuda
 from harness.measure.gpu import open_gpus
 from harness.measure.program import Build, D, Device, Program, Session
@@ -25,6 +26,7 @@ from harness.measure.protocol import Measuring
 from harness.measure.turns import NoTurns
 from harness.measure.world import ALONE, World
 from harness.plan import Framework, Measurement
+from harness.results.device_peaks import write_device_peaks
 from harness.results.environment import (
     code_digests,
     describe_python,
@@ -64,6 +66,11 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
             channel.environment(environment | {"code": loaded_code(code)})
 
         tell_environment()
+        if task.device_peaks:
+            peaks = measure_device_peaks(framework, device, gpu, environment | {"code": loaded_code(code)}, channel)
+            write_device_peaks(peaks, Path(task.device_peaks))
+            channel.result(Result())
+            return 0
         session = make_session(measurement, device, Path(task.data_dir), world)
         require_whole_batch(session)
         build = _then(builder(measurement), tell_environment)

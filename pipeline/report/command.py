@@ -26,9 +26,9 @@ from pipeline.report.baseline import (
     changes_of,
 )
 from pipeline.report.calibration import PUBLISHED_CALIBRATIONS, calibrated_devices, read_calibrations
-from pipeline.report.ceilings import read_all_ceilings
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, sections
 from pipeline.report.csv_files import csv_text, phases_csv_text
+from pipeline.report.device_peaks import read_all_device_peaks
 from pipeline.report.files import (
     figures,
     latex_tables,
@@ -223,9 +223,9 @@ def _show_and_write(
 ) -> int:
     results = next(iter(folders.values()))
     files = report_files(results.report)
-    ceilings, odd = read_all_ceilings(*(folder.ceilings for folder in folders.values()))
+    peaks, odd = read_all_device_peaks(*(folder.device_peaks for folder in folders.values()))
     _print_refused(odd, console)
-    everything = sections(reading.records, judge, ceilings)
+    everything = sections(reading.records, judge, peaks)
     compared = [section for section in everything if options.takes(section)]
     if options.readme is not None:
         _update_readme(options.readme, results, everything, reading.records, console)

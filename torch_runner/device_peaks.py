@@ -3,10 +3,8 @@
 from collections.abc import Callable
 
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, distributed
+from torch import Tensor
 
-from harness.measure.world import World
 from torch_runner.device import HALF, Device
 
 SCALE = 3.0
@@ -27,21 +25,6 @@ def triad(device: Device, elements: int) -> Callable[[], Tensor]:
     first, second = (_drawn(device, seed, (elements,)) for seed in range(2))
     place = torch.empty_like(first)
     return lambda: torch.add(first, second, alpha=SCALE, out=place)
-
-
-def all_reduce(device: Device, world: World, elements: int, value: float) -> Callable[[], Tensor]:
-    """The sum over all ranks, into its place, of a float32 vector that is `value` at first. `device` has joined."""
-    place = torch.full((elements,), value, device=device.device)
-
-    def step() -> Tensor:
-        distributed.all_reduce(place)
-        return place
-
-    return step
-
-
-def on_host(values: Tensor) -> NDArray:
-    return values.cpu().numpy()
 
 
 def _drawn(device: Device, seed: int, size: tuple[int, ...]) -> Tensor:

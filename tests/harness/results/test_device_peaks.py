@@ -1,4 +1,4 @@
-"""Ceilings by hand-worked times."""
+"""Device peaks by hand-worked times."""
 
 from functools import partial
 from pathlib import Path
@@ -8,34 +8,35 @@ import pytest
 
 from harness.errors import RecordError
 from harness.plan import Framework
-from harness.results.ceilings import (
-    Ceiling,
-    CeilingsRecord,
-    attainable,
+from harness.results.device_peaks import (
+    DevicePeaksRecord,
+    Peak,
     datasheet,
-    read_ceilings,
-    write_ceilings,
+    device_peaks,
+    has_device_peaks,
+    read_device_peaks,
+    write_device_peaks,
 )
 from tests.made.records import blocks
 
 CUBE = (1000, 1000, 1000)
 
 
-def ceiling(kind: Any, call_s: float, *shape: int, **more: Any) -> Ceiling:
+def peak(kind: Any, call_s: float, *shape: int, **more: Any) -> Peak:
     made_of = {"kind": kind, "precision": "fp32", "shape": shape, "blocks": blocks([10 * call_s] * 3)}
-    return Ceiling.model_validate(made_of | more)
+    return Peak.model_validate(made_of | more)
 
 
-product, triad, all_reduce = (partial(ceiling, kind) for kind in ("product", "triad", "all_reduce"))
+product, triad = (partial(peak, kind) for kind in ("product", "triad"))
 
 
-def made(framework: Framework, *ceilings: Ceiling, minute: int = 0) -> CeilingsRecord:
-    return CeilingsRecord(
+def made(framework: Framework, *peaks: Peak, minute: int = 0) -> DevicePeaksRecord:
+    return DevicePeaksRecord(
         framework=framework,
         started_at="2026-11-21T10:00:00+00:00",
         ended_at=f"2026-11-21T10:{minute:02}:00+00:00",
         environment={"gpu": {"name": "NVIDIA H200"}, "framework": {"platform": "gpu"}},
-        ceilings=list(ceilings),
+        peaks=list(peaks),
     )
 
 
@@ -43,7 +44,7 @@ def test_best_of_all_shapes_and_frameworks() -> None:
     """JAX: 2e9 in 1 ms, and 16e9 in 4 ms. PyTorch: 2e9 in 0.52 ms."""
     jax = made("jax", product(1e-3, *CUBE), product(4e-3, 2000, 2000, 2000), triad(1e-3, 10**6))
     torch = made("torch", product(0.52e-3, *CUBE), product(1e-4, *CUBE, precision="bf16"))
-    found = attainable([jax, torch])
+    found = device_peaks([jax, torch])
     assert found.operations_per_s["fp32"].by_framework == pytest.approx({"jax": 4e12, "torch": 2e9 / 0.52e-3})
     assert found.peak("fp32") == pytest.approx(4e12)
     assert found.operations_per_s["fp32"].differ  # 3.85 is 4 % less than 4
@@ -51,17 +52,17 @@ def test_best_of_all_shapes_and_frameworks() -> None:
     assert found.peak("tf32") is None
     assert found.bytes_per_s is not None and found.bytes_per_s.best == pytest.approx(12e9)
     newer = made("jax", product(1e-3, *CUBE), minute=5)  # of a framework the newest counts
-    assert attainable([newer, jax]).peak("fp32") == pytest.approx(2e12)
+    assert device_peaks([newer, jax]).peak("fp32") == pytest.approx(2e12)
 
 
 def test_a_record_is_written_and_read(tmp_path: Path) -> None:
     record = made("jax", triad(1e-6, 1000))
-    write_ceilings(record, tmp_path / "one.json")
-    assert read_ceilings(tmp_path / "one.json") == record
+    write_device_peaks(record, tmp_path / "one.json")
+    assert read_device_peaks(tmp_path / "one.json") == record
     for text in ("{}", "[" * 10_000):
         (tmp_path / "odd.json").write_text(text)
         with pytest.raises(RecordError, match="odd.json"):
-            read_ceilings(tmp_path / "odd.json")
+            read_device_peaks(tmp_path / "odd.json")
 
 
 @pytest.mark.parametrize(
@@ -80,12 +81,21 @@ def test_datasheet_of_a_name(device: str, name: str | None, bf16: float | None) 
     assert (found and found.name, found and found.per_s("bf16")) == (name, bf16)
 
 
-def test_an_all_reduce_has_bus_bandwidth_beside_the_ceilings_of_one_device() -> None:
-    """Of 8 devices each sends 2 * 7 / 8 of its 4 MB: 7 MB in 1 ms. A later record of it replaces no products."""
-    of_one, of_two = product(1e-3, *CUBE), all_reduce(1e-3, 10**6, devices=2)
-    of_eight = [all_reduce(1e-3, 10**6, devices=8), all_reduce(1e-4, 10**3, devices=8)]
-    found = attainable([made("jax", of_one), made("jax", *of_eight, minute=1), made("jax", of_two, minute=2)])
-    assert found.peak("fp32") == pytest.approx(2e12) and found.bytes_per_s is None
-    assert {key: one.best for key, one in found.all_reduce.items()} == pytest.approx(
-        {(2, 4 * 10**6): 4e9, (8, 4000): 7e7, (8, 4 * 10**6): 7e9}
-    )
+def test_a_device_is_known_by_its_gpu_or_else_by_its_cpu(tmp_path: Path) -> None:
+    """A record that cannot be read, and one of the other framework, count as none."""
+    gpu, cpu = {"name": "NVIDIA H200", "mig": False, "memory_total_bytes": 2**37}, {"model": "EPYC"}
+    (tmp_path / "jax-odd.json").write_text("{}")
+    assert not has_device_peaks(tmp_path, "jax", gpu, cpu)
+    record = made("jax", product(1e-3, *CUBE))
+    for name, environment in {
+        "jax-1": {"gpu": gpu, "cpu": cpu},
+        "torch-1": {"gpu": {"absent": ""}, "cpu": cpu},
+    }.items():
+        of_framework = {"framework": name.partition("-")[0], "environment": environment}
+        write_device_peaks(record.model_copy(update=of_framework), tmp_path / f"{name}.json")
+    assert has_device_peaks(tmp_path, "jax", gpu, {"model": "another"})
+    assert not has_device_peaks(tmp_path, "jax", gpu | {"mig": True}, cpu)
+    assert not has_device_peaks(tmp_path, "jax", {}, cpu)
+    assert has_device_peaks(tmp_path, "torch", {}, cpu)
+    assert not has_device_peaks(tmp_path, "torch", {}, {"model": "another"})
+    assert not has_device_peaks(tmp_path, "torch", gpu, cpu)

@@ -1,8 +1,8 @@
-"""What a device can do: the fastest matrix products of each precision, and the fastest traffic to its memory, as both
-frameworks were timed on it (`main.py ceilings`). Beside it what its maker says. Formulas are pure."""
+"""Device peaks: the fastest matrix products of each precision and the fastest traffic to a device's memory, as timed in
+both frameworks, beside the figures of its maker's datasheet. Formulas are pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,43 +15,37 @@ from harness.plan import Framework, Precision
 from harness.results.record import Blocks, Count, GpuState, Measured
 from harness.results.statistics import step_time_s
 
-Kind = Literal["product", "triad", "all_reduce"]
+Kind = Literal["product", "triad"]
 DIFFER = 0.03
 """Of the larger one, from where on both frameworks' numbers are shown: that is a finding of its own."""
 
 
-class Ceiling(Measured):
+class Peak(Measured):
     """One kind of work, timed in blocks by the project's clock."""
 
     kind: Kind
-    """`product`: two matrices of normal random numbers. `triad`: a = b + s c, element by element.
-    `all_reduce`: the sum over devices of a vector of float32, in its place on each."""
+    """`product`: two matrices of normal random numbers. `triad`: a = b + s c, element by element."""
     precision: Precision
     shape: tuple[Count, ...] = Field(min_length=1)
-    """Of a product (m, k, n): [m, k] by [k, n]. Of the others: how many elements."""
-    devices: Count = 1
-    """That take part, a process for each."""
+    """(m, k, n) of a product of [m, k] by [k, n]; the number of elements of a triad."""
     blocks: Blocks
     gpu_state: GpuState = {}
-    """After the last block."""
+    """State after the last block."""
 
     @property
     def work(self) -> int:
-        """Of a call: floating-point operations, two for each multiply-add; of the triad bytes, as it reads two arrays
-        of float32 and writes one (McCalpin, STREAM); of an all-reduce the bytes that each device must send at least, 2
-        (n - 1) / n of its vector's, which makes bus bandwidth of `per_s` (nccl-tests, doc/PERFORMANCE.md)."""
-        if self.kind == "all_reduce":
-            return 2 * (self.devices - 1) * 4 * self.shape[0] // self.devices
+        """Work of a call: floating-point operations of a product, two for each multiply-add; bytes of a triad, which
+        reads two arrays of float32 and writes one (McCalpin, STREAM)."""
         return 2 * prod(self.shape) if self.kind == "product" else 3 * 4 * self.shape[0]
 
     @property
     def per_s(self) -> float:
-        """Of the median block."""
+        """Work per second in the median block."""
         return self.work / step_time_s(self.blocks)
 
 
-class CeilingsRecord(Measured):
-    """What one framework reached on one device."""
+class DevicePeaksRecord(Measured):
+    """Peaks that one framework reached on one device."""
 
     schema_version: Literal[1] = 1
     framework: Framework
@@ -60,8 +54,8 @@ class CeilingsRecord(Measured):
     """ISO 8601, UTC."""
     environment: dict[str, Any]
     """As in a record of a measurement."""
-    ceilings: list[Ceiling]
-    refused: dict[str, str] = {}
+    peaks: list[Peak]
+    unsupported: dict[str, str] = {}
     """Precisions that this device does not have, and why."""
 
 
@@ -80,58 +74,68 @@ class Reached(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attainable:
-    """Of one device: the best of all shapes and frameworks."""
+class DevicePeaks:
+    """Peaks of one device: the best of all shapes and frameworks."""
 
     operations_per_s: Mapping[Precision, Reached]
     bytes_per_s: Reached | None
-    all_reduce: Mapping[tuple[int, int], Reached] = field(default_factory=dict)
-    """Bus bandwidth, by the number of devices and the bytes of the vector; both rise."""
 
     def peak(self, precision: Precision) -> float | None:
-        """Of matrix products."""
+        """Return the peak of matrix products, in operations per second."""
         reached = self.operations_per_s.get(precision)
         return reached.best if reached else None
 
 
-def attainable(records: Iterable[CeilingsRecord]) -> Attainable:
+def device_peaks(records: Iterable[DevicePeaksRecord]) -> DevicePeaks:
     """
     Args:
         records: of one device; of each framework the newest counts.
     """
-    # Those of one device, and of each number of devices, are records of their own.
-    in_time = sorted(records, key=lambda one: one.ended_at)
-    newest = {(one.framework, *sorted({work.devices for work in one.ceilings})): one for one in in_time}
+    newest = {record.framework: record for record in sorted(records, key=lambda record: record.ended_at)}
     products: dict[Precision, dict[Framework, float]] = {}
     traffic: dict[Framework, float] = {}
-    reduced: dict[tuple[int, int], dict[Framework, float]] = {}
-    for record in newest.values():
-        framework = record.framework
-        for one in record.ceilings:
-            if one.kind == "all_reduce":
-                reduced.setdefault((one.devices, 4 * one.shape[0]), {})[framework] = one.per_s
-                continue
-            found = traffic if one.kind == "triad" else products.setdefault(one.precision, {})
-            found[framework] = max(one.per_s, found.get(framework, 0.0))
-    return Attainable(
+    for framework, record in newest.items():
+        for peak in record.peaks:
+            found = traffic if peak.kind == "triad" else products.setdefault(peak.precision, {})
+            found[framework] = max(peak.per_s, found.get(framework, 0.0))
+    return DevicePeaks(
         operations_per_s={precision: Reached(found) for precision, found in products.items()},
         bytes_per_s=Reached(traffic) if traffic else None,
-        all_reduce={key: Reached(found) for key, found in sorted(reduced.items())},
     )
 
 
-def write_ceilings(record: CeilingsRecord, path: Path) -> None:
-    """Raises RecordError with the way out when the disk is full or the folder cannot be written."""
+def has_device_peaks(folder: Path, framework: Framework, gpu: Mapping[str, Any], cpu: Mapping[str, Any]) -> bool:
+    """Return whether a readable record in the folder is of this framework and this kind of device.
+
+    Args:
+        gpu: NVML's description, without a name where there is no GPU.
+    """
+    for path in folder.glob(f"{framework}-*.json"):
+        try:
+            recorded = read_device_peaks(path).environment
+        except RecordError:
+            continue
+        of_gpu, of_cpu = recorded.get("gpu") or {}, recorded.get("cpu") or {}
+        if all(of_gpu.get(key) == gpu.get(key) for key in ("name", "mig", "memory_total_bytes")) and (
+            gpu.get("name") or of_cpu.get("model") == cpu.get("model")
+        ):
+            return True
+    return False
+
+
+def write_device_peaks(record: DevicePeaksRecord, path: Path) -> None:
+    """Raises RecordError with the remedy when the disk is full or the folder cannot be written."""
     with way_out(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, record.model_dump_json(), replace=False)
 
 
-def read_ceilings(path: Path) -> CeilingsRecord:
+def read_device_peaks(path: Path) -> DevicePeaksRecord:
     """Raises RecordError that names the file and what is wrong with it."""
     try:
-        return CeilingsRecord.model_validate_json(read_json(path))
+        return DevicePeaksRecord.model_validate_json(read_json(path))
     except ValidationError as error:
-        raise RecordError(f"{path}: no record of ceilings: {in_words(error)}") from error
+        raise RecordError(f"{path}: not a record of device peaks: {in_words(error)}") from error
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
 

@@ -3,14 +3,9 @@
 from collections.abc import Callable
 
 import jax
-import numpy as np
 from jax import numpy as jnp
-from jax.sharding import PartitionSpec
-from numpy.typing import NDArray
 
-from harness.measure.world import World
 from jax_runner.device import Device, model_dtypes
-from jax_runner.several_devices import AXIS, global_arrays, on_every_device, own_part, sum_over_devices
 
 SCALE = 3.0
 
@@ -36,24 +31,6 @@ def triad(device: Device, elements: int) -> Callable[[], jax.Array]:
     return _into_one_place(
         lambda first, second: first + SCALE * second, *(_drawn(device, seed, (elements,)) for seed in range(2))
     )
-
-
-def all_reduce(device: Device, world: World, elements: int, value: float) -> Callable[[], jax.Array]:
-    """The sum over all ranks, into its place, of a float32 vector that is `value` at first. `device` has joined."""
-    parts = PartitionSpec(AXIS)
-    into = jax.jit(on_every_device(sum_over_devices, parts, parts), donate_argnums=0)
-    place = global_arrays(np.full(elements, value, np.float32), parts)
-
-    def step() -> jax.Array:
-        nonlocal place
-        place = into(place)
-        return place
-
-    return step
-
-
-def on_host(values: jax.Array) -> NDArray:
-    return own_part(values)
 
 
 def _into_one_place(

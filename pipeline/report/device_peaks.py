@@ -1,4 +1,4 @@
-"""What the devices of a report can do at most, beside what their makers say. Pure but for `read_all_ceilings`."""
+"""The peaks of a report's devices, beside the figures of their datasheets. Pure but for `read_all_device_peaks`."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,14 +7,21 @@ from pathlib import Path
 from harness.errors import RecordError
 from harness.plan import FRAMEWORKS, Precision
 from harness.printable import printable
-from harness.results.ceilings import Attainable, CeilingsRecord, Reached, attainable, datasheet, read_ceilings
+from harness.results.device_peaks import (
+    DevicePeaks,
+    DevicePeaksRecord,
+    Reached,
+    datasheet,
+    device_peaks,
+    read_device_peaks,
+)
 from harness.results.quantities import number
 from pipeline.report.compare import NAMES, Section, device_of
 from pipeline.report.table import Line, Table, numbers, texts
 
 PRECISIONS: tuple[Precision, ...] = ("fp64", "fp32", "tf32", "bf16", "fp16")
 
-DeviceCeilings = Mapping[str, Attainable]
+PeaksByDevice = Mapping[str, DevicePeaks]
 """By the device's name in the report."""
 
 
@@ -24,29 +31,29 @@ def _scaled(per_second: float, unit: str) -> str:
     return f"{number(per_second / factor)} {prefix}{unit}"
 
 
-def attainable_of_devices(records: Iterable[CeilingsRecord]) -> DeviceCeilings:
-    by_device: dict[str, list[CeilingsRecord]] = defaultdict(list)
+def peaks_by_device(records: Iterable[DevicePeaksRecord]) -> PeaksByDevice:
+    by_device: dict[str, list[DevicePeaksRecord]] = defaultdict(list)
     for record in records:
         by_device[device_of(record.environment)].append(record)
-    return {device: attainable(found) for device, found in sorted(by_device.items())}
+    return {device: device_peaks(found) for device, found in sorted(by_device.items())}
 
 
-def ceilings_of(compared: Sequence[Section]) -> DeviceCeilings:
+def peaks_of_sections(compared: Sequence[Section]) -> PeaksByDevice:
     return {one.setup.device: one.attainable for one in compared if one.attainable}
 
 
-def read_all_ceilings(*folders: Path) -> tuple[DeviceCeilings, list[str]]:
+def read_all_device_peaks(*folders: Path) -> tuple[PeaksByDevice, list[str]]:
     records, refused = [], []
     for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
         try:
-            records.append(read_ceilings(path))
+            records.append(read_device_peaks(path))
         except RecordError as error:
             refused.append(printable(str(error)))
-    return attainable_of_devices(records), refused
+    return peaks_by_device(records), refused
 
 
-def _cells(device: str, found: Attainable) -> Iterator[list[str]]:
-    """Of each precision's products, of the memory and of the all-reduces, as the table's columns."""
+def _cells(device: str, found: DevicePeaks) -> Iterator[list[str]]:
+    """Yield the table's rows: the products of each precision, and the memory."""
     sheet = datasheet(device)
     rates: list[tuple[str, str, Reached, float | None]] = [
         (f"matrix products, {one}", "FLOP/s", found.operations_per_s[one], sheet.per_s(one) if sheet else None)
@@ -56,10 +63,6 @@ def _cells(device: str, found: Attainable) -> Iterator[list[str]]:
     if found.bytes_per_s is not None:
         terabytes = sheet.terabytes_per_s if sheet else None
         rates.append(("memory", "B/s", found.bytes_per_s, None if terabytes is None else terabytes * 1e12))
-    rates += [
-        (f"all-reduce over {devices} devices, {size / 2**20:g} MiB", "B/s", reached, None)
-        for (devices, size), reached in found.all_reduce.items()
-    ]
     for what, unit, reached, of_sheet in rates:
         sides = reached.by_framework
         yield [
@@ -71,32 +74,22 @@ def _cells(device: str, found: Attainable) -> Iterator[list[str]]:
         ]
 
 
-def ceiling_lines(ceilings: DeviceCeilings) -> list[str]:
-    """`NVIDIA H200: memory: 4.3 TB/s attainable (JAX 4.2 TB/s, PyTorch 4.3 TB/s); datasheet 4.8 TB/s (90%)`"""
-    lines = []
-    for device, what, best, jax, torch, sheet in (line.cells for line in ceilings_table(ceilings).lines):
-        sides = ", ".join(f"{name} {side}" for name, side in zip(NAMES.values(), (jax, torch), strict=True) if side)
-        lines.append(f"{device}: {what}: {best} attainable ({sides})" + (f"; datasheet {sheet}" if sheet else ""))
-    return lines
-
-
-def ceilings_table(ceilings: DeviceCeilings) -> Table:
-    sheets = dict.fromkeys(sheet for device in ceilings if (sheet := datasheet(device)))
+def device_peaks_table(peaks: PeaksByDevice) -> Table:
+    sheets = dict.fromkeys(sheet for device in peaks if (sheet := datasheet(device)))
     return Table(
-        name="ceilings",
-        title="Ceilings: what the devices can do",
+        name="device_peaks",
+        title="Device peaks",
         caption=" ".join(
             [
-                "Attainable: the fastest of a few large matrix products of normal random numbers, and of a triad "
+                "Peak: the fastest of a few large matrix products of normal random numbers, and of a triad "
                 "(a = b + s c) over arrays far larger than any cache, by the same clock, the better of both "
-                "frameworks. Datasheet: what the maker says, dense. All-reduce: bus bandwidth, which is 2 (n - 1) / n "
-                "of the vector's bytes over the time.",
+                "frameworks. Datasheet: what the maker says, dense.",
                 *(f"{sheet.name}: {sheet.source}." for sheet in sheets),
             ]
         ),
         columns=[
             *texts("device", "what"),
-            *numbers("attainable", *(NAMES[one] for one in FRAMEWORKS), "datasheet (reached)"),
+            *numbers("peak", *(NAMES[one] for one in FRAMEWORKS), "datasheet (reached)"),
         ],
-        lines=[Line(cells) for device, found in ceilings.items() for cells in _cells(device, found)],
+        lines=[Line(cells) for device, found in peaks.items() for cells in _cells(device, found)],
     )
