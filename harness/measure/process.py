@@ -18,7 +18,6 @@ from harness.errors import DataError, ProjectError, Refused
 from harness.files import in_words
 from harness.measure.channel import Channel, ChildTask, ParityTask
 from harness.measure.clock import NO_TURNS
-from harness.measure.device_peaks import measure_device_peaks
 from harness.measure.fake_cuda_guard import require_real_cuda
 from harness.measure.gpu import open_gpus
 from harness.measure.program import Build, D, Device, Program, Session
@@ -67,6 +66,8 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
 
         tell_environment()
         if task.device_peaks:
+            from harness.measure.device_peaks import measure_device_peaks  # no part of a measurement's code
+
             peaks = measure_device_peaks(framework, device, gpu, environment | {"code": loaded_code(code)}, channel)
             write_device_peaks(peaks, Path(task.device_peaks))
             channel.result(Result())
