@@ -42,11 +42,9 @@ COMMANDS = {
     "data": "download and verify data sets and pretrained weights; jobs never do",
     "doctor": "check this machine: Python, both frameworks, GPU, Slurm, W&B, data",
     "check": "do both compute the same with this model? In seconds, nothing timed",
-    "ceilings": "how fast this machine is at most: matrix products and memory",
     "cancel": "end this project's jobs, by their ids",
     "pack": "put the records of each finished cell into one file",
     "site": "make a folder of pages of all published results; no server needed",
-    "compile": "what both make of a step on a card that is not here; no GPU needed",
     "gpu-check": "try all that needs a GPU, in ten minutes at most",
     "wandb": "upload offline runs to W&B, or make a saved workspace there",
     "calibrate": "how often the verdict is right: a framework against itself",
@@ -518,56 +516,6 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     )
 
 
-CEILINGS_DESCRIPTION = """\
-Times a few large matrix products in fp32, TF32, bfloat16 and float16, and a triad for the memory, by the same clock as
-every measurement, and leaves a record for each framework in the folder `ceilings` of the results. The report then says
-which share of it each explained step reaches, and draws a roofline. It waits for its turn on this machine, as a job
-does.
-
-On a cluster, run it where the GPU is:
-  srun --gres=gpu:1 python main.py ceilings
-  srun --gres=gpu:8 python main.py ceilings --devices 8
-
-exit status: 0, 1 where a framework left no record
-"""
-
-
-def ceilings_parser() -> Parser:
-    parser = parser_of("ceilings", CEILINGS_DESCRIPTION)
-    parser.add_argument(
-        "--devices",
-        type=whole_number("an all-reduce takes 2 devices at least", least=2, most=1000),
-        metavar="N",
-        help="only the all-reduce of N GPUs of this node, or of N processes on a CPU, by the size of the message",
-    )
-    add_config_flag(parser)
-    add_results_flag(parser)
-    return parser
-
-
-def ceilings_command(arguments: argparse.Namespace) -> int:
-    from pipeline.ceilings import measure_ceilings
-
-    return measure_ceilings(read_config(arguments), read_results(arguments), devices=arguments.devices)
-
-
-COMPILE_DESCRIPTION = """\
-Compiles the steps that the flags select, as the measurements would run them: JAX's by XLA for that card, PyTorch's on
-a stand-in for CUDA that computes nothing. A table says what each is made of, what does not fit into the card's memory,
-what cannot be built, and which modes are the same program. Without --full it takes the usual batch size, precision and
-options, and leaves out runs that differ little. What is found is kept, and a submission warns from it. Takes seconds
-for a small program and minutes for a large one.
-
-examples:
-  python main.py compile --gpu h100                      the headline, for an H100
-  python main.py compile --gpu h100 --gpu a100 --benchmark cifar10 --use_case 3
-  python main.py compile --gpu a100 --benchmark fineweb --use_case 1 \\
-      --precision bf16 --batch_size 16
-
-exit status: 0, 1 where a program cannot be built
-"""
-
-
 CHECK_DESCRIPTION = """\
 Both frameworks run the model on a small batch from the same weights; outputs, loss, gradients and five optimizer
 steps are compared, as every job does before it times anything. Nothing is recorded. On this machine, on sample data.
@@ -597,49 +545,6 @@ def check_command(arguments: argparse.Namespace) -> int:
 
     arguments.use_case = arguments.use_case or [1]
     return check(read_config(arguments), selection_of(arguments))
-
-
-def compile_parser() -> Parser:
-    from harness.work.cards import CARDS
-
-    parser = parser_of("compile", COMPILE_DESCRIPTION)
-    parser.add_argument(
-        "--gpu",
-        action="append",
-        type=name,
-        required=True,
-        metavar="NAME",
-        help=f"for this card, of {', '.join(CARDS)}; repeatable",
-    )
-    parser.repeatable("--benchmark", ONLY_BENCHMARK)
-    parser.repeatable("--use_case", "only use case 1, 3, ...; repeatable", use_case, "N")
-    parser.repeatable("--framework", ONLY_FRAMEWORK)
-    add_narrowing_flags(parser.two_spellings)
-    parser.add_argument("--preset", type=name, metavar="NAME", help="as `python main.py --preset`")
-    parser.switch("--full", "every variant, not the usual ones")
-    parser.switch("--force", "also what is known from an earlier call")
-    parser.switch("--update-docs", "write the table to docs/compiled.md, too")
-    add_config_flag(parser)
-    add_results_flag(parser)
-    parser.set_defaults(data="sample", quick=False)
-    return parser
-
-
-def compile_command(arguments: argparse.Namespace) -> int:
-    from harness.work.cards import card
-    from pipeline.compile import compile_programs
-
-    cards = [card(name) for name in dict.fromkeys(arguments.gpu)]
-    return compile_programs(
-        replace(selection_of(arguments), gpus=()),
-        arguments.config,
-        read_results(arguments),
-        cards=cards,
-        preset=arguments.preset,
-        anew=arguments.force,
-        update_docs=arguments.update_docs,
-        profile=read_profile(arguments),
-    )
 
 
 def cancel_parser() -> Parser:
@@ -871,9 +776,7 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "cancel": (cancel_parser, cancel_command),
     "pack": (pack_parser, pack_command),
     "site": (site_parser, site_command),
-    "ceilings": (ceilings_parser, ceilings_command),
     "check": (check_parser, check_command),
-    "compile": (compile_parser, compile_command),
     "gpu-check": (gpu_check_parser, gpu_check_command),
     "wandb": (wandb_parser, wandb_command),
     "calibrate": (calibrate_parser, calibrate_command),

@@ -53,9 +53,9 @@ class Results:
         return self.root / "calibration"
 
     @property
-    def ceilings(self) -> Path:
-        """The records of `main.py ceilings`: what each framework reached on a device at most."""
-        return self.root / "ceilings"
+    def device_peaks(self) -> Path:
+        """Folder of what each framework reached on a device at most."""
+        return self.root / "device_peaks"
 
     def of_node(self, node: str) -> "Results":
         """What `--fleet` measures on one node, beside that of the others."""
@@ -85,22 +85,13 @@ class Results:
         """These, and all that have a `place` in them."""
         return [self, *([self.alone] if self.alone.root.is_dir() else []), *self.fleet()]
 
-    def new_ceilings(self, framework: str) -> Path:
-        return self.ceilings / f"{framework}-{timestamp()}.json"
-
-    def compiled(self, card: str) -> Path:
-        """What `main.py compile` found: a file for each program, replaced by the next time."""
-        return self.root / "compiled" / card
+    def new_device_peaks(self, framework: str) -> Path:
+        return self.device_peaks / f"{framework}-{timestamp()}.json"
 
     @property
     def gpu_check(self) -> Path:
         """What `main.py gpu-check` has tried and how it went."""
         return self.root / "gpu_check"
-
-    @property
-    def fake_gpu(self) -> Path:
-        """A file, there in a folder that tests fill on a fake GPU (harness/results/fake_gpu.py)."""
-        return self.root / "made_on_a_fake_gpu"
 
     @property
     def local_queue_lock(self) -> Path:
@@ -124,12 +115,6 @@ class Results:
         """A name that no other measurement, attempt or node uses."""
         name = f"{measurement.key}-{measurement.id}-{timestamp()}.json"
         return self.records(measurement.cell, measurement.framework) / name
-
-    @classmethod
-    def of_record(cls, path: Path) -> "Results":
-        """In which a record lies."""
-        folders = path.absolute().parents
-        return cls(root=next((one.parent for one in folders if one.name in ("records", "calibration")), folders[0]))
 
     def record_files(self, measurement: Measurement) -> list[Path]:
         """The records of this measurement, of all attempts, oldest first."""

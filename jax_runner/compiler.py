@@ -16,9 +16,8 @@ from jax.experimental.layout import Format, Layout
 
 from harness.errors import CheckFailed, Refused
 from harness.measure.program import Session
-from harness.results.program_facts import digest_of
 from harness.work.declared import Mode
-from jax_runner.executable import NO_WORK, Executable, Thunk, module_of, thunks_of
+from jax_runner.executable import NO_WORK, Executable, Thunk, digest_of, module_of, thunks_of
 
 Options = dict[str, str | int | bool]
 """Of XLA's compiler, by name."""
@@ -47,8 +46,6 @@ class HasGpu(Protocol):
 
     @property
     def on_gpu(self) -> bool: ...
-
-    def for_target(self, step: Any) -> Any: ...
 
 
 def compiler_options(mode: Mode, device: HasGpu) -> Options:
@@ -103,7 +100,7 @@ def why_not_known(options: tuple[tuple[str, str | int | bool], ...]) -> str | No
 
 def jitted(function: Callable[..., Any], mode: Mode, device: HasGpu, **arguments: Any) -> Any:
     """`function` as the execution mode has it compiled; `arguments` are those of jax.jit. Raises Refused."""
-    return device.for_target(jax.jit(function, compiler_options=compiler_options(mode, device) or None, **arguments))
+    return jax.jit(function, compiler_options=compiler_options(mode, device) or None, **arguments)
 
 
 def details_of_compiler(mode: Mode, device: HasGpu) -> dict[str, Any]:

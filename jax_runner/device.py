@@ -73,11 +73,6 @@ class Device(program.Device):
     def kind(self) -> str:
         return self.device.device_kind
 
-    def for_target(self, step: Any) -> Any:
-        """A jitted step, as it lowers for the device that programs are made for: this one. An absent GPU has its own
-        (ahead.py)."""
-        return step
-
     def join(self, world: World) -> None:
         """One program over all devices of all processes from here on. Between processes a CPU's collectives are gloo's.
 

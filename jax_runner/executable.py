@@ -5,12 +5,11 @@ kernels, library calls, copies, loops, and command buffers, which become CUDA gr
 instruction of the HLO each thunk is, and the HLO says how many rounds a loop has.
 """
 
+import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 
 from harness.results.kernel_names import class_of
 from harness.results.record import KernelClass
@@ -31,13 +30,6 @@ class Instruction:
     """All that stands behind the operands."""
 
     @property
-    def size_bytes(self) -> int:
-        return sum(
-            prod(map(int, filter(None, sizes.split(",")))) * _bits(kind) // 8
-            for kind, sizes in _ARRAY.findall(self.shape)
-        )
-
-    @property
     def target(self) -> str:
         """Of a custom call; else empty."""
         return _found(r'custom_call_target="([^"]*)"', self.attributes)
@@ -47,14 +39,7 @@ class Instruction:
         """The computations that it calls: what is fused, a loop's condition and body, how to reduce."""
         return [name for one in _CALLS.findall(self.attributes) for name in re.findall(r"[\w.-]+", one)]
 
-    @property
-    def rounds(self) -> int | None:
-        """Of a loop; None where XLA does not know."""
-        found = _found(r'"known_trip_count":\{"n":"(\d+)"', self.attributes)
-        return int(found) if found else None
 
-
-_ARRAY = re.compile(r"\b(pred|[suf]\d+|bf16|f8\w+|c64|c128)\[([\d,]*)\]")
 _COMPUTATION = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>[\w.-]+) = (?=\S)")
 _OPCODE = re.compile(r" (?P<opcode>[a-z][\w-]*)\(")
@@ -196,10 +181,6 @@ def _closing(text: str, start: int) -> int:
     return len(text)
 
 
-def _bits(kind: str) -> int:
-    return 8 if kind == "pred" else int(_found(r"(\d+)", kind))
-
-
 def _found(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     return match[1] if match else ""
@@ -272,15 +253,6 @@ def thunks_of(text: str, metadata: str = "") -> list[Thunk]:
     return root.parts.get("", [])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Started:
-    """What is started in a call, how often, and whether it is in a CUDA graph."""
-
-    thunk: Thunk
-    times: int
-    in_graph: bool
-
-
 # Both
 
 
@@ -289,124 +261,8 @@ class Executable:
     module: Module
     thunks: Sequence[Thunk]
 
-    @cached_property
-    def started(self) -> list[Started]:
-        """Graphs themselves, and all that is in them or outside; of a conditional, all branches."""
-        return list(self._started(self.thunks, 1, in_graph=False))
-
-    def _started(self, thunks: Sequence[Thunk], times: int, *, in_graph: bool) -> Iterator[Started]:
-        for thunk in thunks:
-            if thunk.kind == "kWhile":
-                rounds = self.rounds(thunk) or 1
-                parts = thunk.parts
-                yield from self._started(parts.get("condition", []), times * (rounds + 1), in_graph=in_graph)
-                yield from self._started(parts.get("body", []), times * rounds, in_graph=in_graph)
-            elif thunk.is_graph or thunk.parts:
-                if thunk.is_graph and not in_graph:
-                    yield Started(thunk=thunk, times=times, in_graph=False)
-                for inner in thunk.parts.values():
-                    yield from self._started(inner, times, in_graph=in_graph or thunk.is_graph)
-            elif thunk.is_copy or not NO_WORK.match(thunk.kind):
-                yield Started(thunk=thunk, times=times, in_graph=in_graph)
-
-    def all_thunks(self) -> Iterator[Thunk]:
-        """Each once, with what is inside."""
-        waiting = list(self.thunks)
-        while waiting:
-            thunk = waiting.pop()
-            yield thunk
-            waiting += [inner for part in thunk.parts.values() for inner in part]
-
-    def rounds(self, loop: Thunk) -> int | None:
-        instruction = self.module.by_name.get(loop.instruction)
-        return instruction.rounds if instruction else None
-
-    @cached_property
-    def kernels(self) -> list[Started]:
-        """Library calls among them."""
-        return [one for one in self.started if not one.thunk.is_graph and not one.thunk.is_copy]
-
-    @property
-    def graphs(self) -> int:
-        return sum(one.times for one in self.started if one.thunk.is_graph)
-
-    @property
-    def outside_of_graphs(self) -> int:
-        return sum(one.times for one in self.started if not one.in_graph and not one.thunk.is_graph)
-
-    @cached_property
-    def _classes(self) -> dict[str, KernelClass]:
-        return classes_of([self.module.text])[0]
-
-    def class_of(self, thunk: Thunk) -> KernelClass:
-        return class_of(thunk.kernel or thunk.kind, self._classes.get(thunk.instruction))
-
-    @cached_property
-    def classes(self) -> dict[KernelClass, int]:
-        return dict(_counted((self.class_of(one.thunk), one.times) for one in self.kernels))
-
-    @property
-    def unknown_kernels(self) -> list[str]:
-        """Names of those whose class nobody knows."""
-        unknown = [one for one in self.kernels if self.class_of(one.thunk) == "other"]
-        return sorted({one.thunk.kernel or one.thunk.instruction or one.thunk.kind for one in unknown})
-
-    def instruction(self, started: Started) -> Instruction | None:
-        return self.module.by_name.get(started.thunk.instruction)
-
-    @cached_property
-    def library_calls(self) -> dict[str, int]:
-        return dict(_counted((self._library(one), one.times) for one in self.kernels))
-
-    def _library(self, started: Started) -> str:
-        """Empty of XLA's own kernels, and of libraries that are none of these."""
-        instruction = self.instruction(started)
-        if instruction is None:
-            return ""
-        if instruction.opcode.startswith(_COLLECTIVES):
-            return "communication"
-        if started.thunk.kind == "kCuDnn" and instruction.opcode == "fusion":
-            inner = {one.opcode for one in self.module.inside(instruction)}
-            return "convolution" if "convolution" in inner else "product" if "dot" in inner else "norm"
-        return next((name for words, name in _LIBRARIES.items() if re.search(words, instruction.target)), "")
-
-    @property
-    def layout_bytes(self) -> int | None:
-        """None where the HLO does not say of a kernel what it writes."""
-        total = 0
-        for one in self.kernels:
-            if self.class_of(one.thunk) == "layout":
-                instruction = self.instruction(one)
-                if instruction is None:
-                    return None
-                total += one.times * instruction.size_bytes
-        return total
-
-    @cached_property
-    def products(self) -> dict[str, int]:
-        return dict(
-            _counted(
-                (product, one.times)
-                for one in self.kernels
-                if (instruction := self.instruction(one))
-                for product in self._products(instruction)
-            )
-        )
-
-    def _products(self, instruction: Instruction) -> Iterator[str]:
-        for one in (instruction, *self.module.inside(instruction)):
-            if one.opcode in ("dot", "ragged-dot", "convolution") or _IS_PRODUCT.search(one.target):
-                kinds = [(_ARRAY.search(shape) or ["", "?"])[1] for shape in (*one.operand_shapes[:2], one.shape)]
-                precision = _found(r"operand_precision=\{(\w+)", one.attributes)
-                yield f"{kinds[0]} x {kinds[1]} -> {kinds[2]}" + (f" ({precision})" if precision else "")
-
-    @property
-    def unknown_loops(self) -> int:
-        """Loops of which XLA does not know how many rounds they have."""
-        return sum(one.opcode == "while" and one.rounds is None for one in self.module.by_name.values())
-
     def operations(self) -> Iterator[str]:
-        """For harness.results.program_facts.digest_of: the program, then what is in graphs."""
+        """Yield the program, then what is in graphs; for `digest_of`."""
         yield self.module.described_computation(self.module.entry)
         yield from _outline(self.thunks, 0)
 
@@ -416,17 +272,13 @@ class Executable:
         yield from _CHOICE.findall(self.module.text)
 
 
-_LIBRARIES = {r"fmha": "attention", r"conv": "convolution", r"norm": "norm", r"cublas|gemm|matmul": "product"}
-"""Words of custom calls' targets."""
-_IS_PRODUCT = re.compile(r"conv|cublas|gemm|matmul")
-
-
-def _counted(pairs: Iterator[tuple[str, int]]) -> Counter:
-    counts: Counter = Counter()
-    for name, times in pairs:
-        if name:
-            counts[name] += times
-    return counts
+def digest_of(executed: Iterable[str]) -> str:
+    """Return a digest of operations in their order, each described by shapes, types and layouts."""
+    digest = hashlib.sha256()
+    for operation in executed:
+        digest.update(operation.encode())
+        digest.update(b"\n")
+    return digest.hexdigest()[:12]
 
 
 def _outline(thunks: Sequence[Thunk], depth: int) -> Iterator[str]:

@@ -15,14 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import ConfigError, DataError
+from harness.errors import DataError
 from harness.experiments.model import Config
 from harness.job.launch import command_of
 from harness.measure.gpu import Gpu, open_gpu
 from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.environment import describe_cpu, load_average
-from harness.results.fake_gpu import found_fakes, require_place
 from harness.results.flags import KNOWN_SLOW_JAXLIB
 from harness.results.installed import lock_words
 from pipeline.compute_checks import examine_compute
@@ -202,7 +201,6 @@ def examine(config: Config, results: Results, *, slurm: bool = True, compute: bo
         *judge_compiler(answers["torch"], compiles),
         *(examine_compute(config, name) for name in FRAMEWORKS if compute and "error" not in answers[name]),
         judge_nvml(device),
-        *examine_fakes(results),
         *judge_driver(device, answers),
         judge_machine(describe_cpu(), load_average()),
         *(examine_slurm(config) if slurm else ()),
@@ -374,15 +372,6 @@ def judge_machine(cpu: Mapping[str, Any], load: Sequence[float]) -> Finding:
     """CPU, cores and load. `cpu` is of describe_cpu."""
     cores = f"{len(cpu['affinity'])} of {cpu['count']} cores for this process, load {load[0]:.1f}"
     return Finding("machine", "ok", f"{cpu['model'] or 'CPU of unknown model'} ({platform.machine()}), {cores}")
-
-
-def examine_fakes(results: Results) -> list[Finding]:
-    """Nothing where jobs may begin."""
-    try:
-        require_place(results, found_fakes())
-    except ConfigError as error:
-        return [Finding("fake GPU", "problem", str(error))]
-    return []
 
 
 # ---- W&B, data, results

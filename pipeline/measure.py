@@ -15,7 +15,6 @@ from harness.experiments.presets import Part, expand_preset, left_out, preset_of
 from harness.paths import REPOSITORY, Results
 from harness.plan import Pair, Pairing
 from harness.printable import wrapped
-from harness.results.fake_gpu import found_fakes, require_place
 from harness.work.datasets import DataFiles
 from harness.work.declared import benchmark as declared_benchmark
 from harness.work.pretrained import WeightsFiles
@@ -175,7 +174,6 @@ def hand_over(
 ) -> int:
     """Render and submit, or show what would be submitted, and `beside`; with --wait, follow the jobs, `conclude`, and
     make the report's page."""
-    from pipeline.compile_words import foreseen
     from pipeline.submission.dry_run import print_dry_run
     from pipeline.submission.queue_job import QueueJob, paired
     from pipeline.submission.render import write_scripts
@@ -190,7 +188,6 @@ def hand_over(
     if config.profile:
         print(f"Cluster {config.profile}: {config.site_file} over {config.file}")
     require_writable(results)
-    require_place(results, found_fakes())
     pairing = flags.pairing or config.pairing
     with without_collector():
         is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)
@@ -203,8 +200,6 @@ def hand_over(
         jobs = [QueueJob.of(pair) for pair in pairs]
         if config.cluster.whole_nodes and flags.fleet is None and goes_to_slurm(flags.executor):
             jobs = whole_nodes(pairs, config, flags.spread)
-        for line in foreseen(pairs, results):
-            print(line)
         if pairing == "interleaved":
             for pair in pairs:
                 if len(pair.jobs) > 1 and (reason := pair.why_not_interleaved):

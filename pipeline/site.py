@@ -22,8 +22,8 @@ from harness.results.record import Record
 from pipeline.collector import without_collector
 from pipeline.report.answer import Answer, answer_of
 from pipeline.report.calibration import calibrated_devices, read_calibrations
-from pipeline.report.ceilings import read_all_ceilings
 from pipeline.report.compare import NAMES, Mode, Row, Setup, sections
+from pipeline.report.device_peaks import read_all_device_peaks
 from pipeline.report.page import TEMPLATES, measured_sentence, page_html, template
 from pipeline.report.publish import shelves
 from pipeline.report.reading import read_records
@@ -120,8 +120,8 @@ def site_files(published: Path) -> tuple[dict[str, str | Path], list[str]]:
     refused = [*odd]
     for shelf in shelves(published):
         reading = read_records(record_paths(shelf.records()))
-        ceilings, odd_ones = read_all_ceilings(shelf.ceilings)
-        compared = sections(reading.records, ParityGate(shelf).judge, ceilings)
+        peaks, odd_ones = read_all_device_peaks(shelf.device_peaks)
+        compared = sections(reading.records, ParityGate(shelf).judge, peaks)
         devices = {section.setup.device for section in compared}
         calibrated, name = calibrated_devices(calibrations, devices), shelf.root.name
         source, report = Path("results/published", name), f"shelves/{name}/report.html"

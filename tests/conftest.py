@@ -26,7 +26,7 @@ SLURM = HERE / "slurm"
 FAULTS = HERE / "faults"
 QUICK_FAULTS = FAULTS / "test_quick.py"
 SLOW = (
-    "fake_gpu",
+    "fake_cuda",
     "faults",
     "gpu_compile",
     "harness/job",

@@ -22,10 +22,11 @@ from harness.job.tracker import Alert, Tracker, open_tracker
 from harness.job.turn import neighbours
 from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
+from harness.measure.gpu import open_gpu
 from harness.paths import JobFolder, Results
 from harness.plan import JobPlan, Launch, Measurement
+from harness.results.device_peaks import has_device_peaks
 from harness.results.environment import load_average
-from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.flags import quality_flags
 from harness.results.looks import Part
 from harness.results.model_trace import ModelTrace, read_trace
@@ -46,6 +47,9 @@ from harness.results.record import (
 )
 from harness.results.screening import describe_choice, going_on, screened, screening_records
 from harness.work.declared import operations_of, use_case
+
+PEAKS_TIMEOUT_S = 300.0
+"""Limit for the process that measures device peaks: 20 s on a GPU, plus the framework's import."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,14 +119,8 @@ class Arm:
         """With --force, only a record that this job made counts: once is enough, also after a requeue."""
         return self._inputs.folder.name if self.plan.force else None
 
-    @property
-    def _is_on_fake(self) -> bool:
-        """A GPU that computes nothing: a test of this project itself."""
-        return is_of_a_fake(self._inputs.environment)
-
     def open(self) -> None:
-        if not self._is_on_fake:
-            self.tracker = open_tracker(self.plan.wandb, self._results, self._inputs.folder.name)
+        self.tracker = open_tracker(self.plan.wandb, self._results, self._inputs.folder.name)
 
     def use(self, found: Mapping[Launch, Staged]) -> None:
         """From now on start from the copy of the environment, where there is one."""
@@ -189,10 +187,28 @@ class Arm:
         """Why the model of this measurement is not timed; None where it is."""
         return self.refusals.get(work_of(measurement)) if self.refusals else None
 
+    def measure_device_peaks(self) -> None:
+        """Measure the peaks of this device, unless there is a record of them. A failure is logged and costs no
+        measurement. Quick jobs, calibrations and jobs on several devices have no use for them."""
+        plan, folder = self.plan, self._results.device_peaks
+        if plan.quick or plan.cell.is_calibration or plan.cell.devices > 1:
+            return
+        gpu = {} if plan.cell.is_for_cpu else open_gpu().describe()
+        if has_device_peaks(folder, plan.framework, gpu, self._environment["cpu"]):
+            return
+        self._progress.current = f"{plan.framework}: device peaks"
+        path = self._results.new_device_peaks(plan.framework)
+        task = ChildTask(measurement=_for_peaks(plan), data_dir=plan.data_dir, device_peaks=str(path))
+        try:
+            report = self._work(task, path.with_suffix(".log"))
+        except RecordError as error:
+            self._teller.say(f"{plan.framework}: device peaks not measured: {error}")
+            return
+        outcome = "measured" if report.outcome == "ok" else f"not measured: {report.outcome}: {report.reason}"
+        self._teller.say(f"{plan.framework}: device peaks {outcome}")
+
     def compute_parity(self, measurements: Iterable[Measurement]) -> None:
         """For what will be measured. A program that fails here has no ratio later, and is measured all the same."""
-        if self._is_on_fake:
-            return
         self._progress.current = f"{self.plan.framework}: parity gate"
         self._parity.compute(each for each in measurements if not self.refusal(each) and self.find(each) is None)
         for variant, reason in self._parity.failures.items():
@@ -330,7 +346,6 @@ class Arm:
     def _conclude(self, attempt: Attempt, report: RanksReport, pairing: Mapping[str, Any] | None = None) -> Record:
         """The warm start, and the record. `pairing`: what it has beside the job's own."""
         measurement, timing = attempt.measurement, attempt.measurement.timing
-        report = self._without_a_fake_s(report)
         result = report.result
         if result is not None and self.plan.price_per_hour is not None:
             result = result.model_copy(update={"price_per_hour": self.plan.price_per_hour})
@@ -360,12 +375,6 @@ class Arm:
         self.tracker.end(record, summary | ratio_so_far(record, self._results, self._gate))
         self._tell_of_tracker()
         return record
-
-    def _without_a_fake_s(self, report: RanksReport) -> RanksReport:
-        """The job itself does not begin on a fake GPU; it does not load all that its processes load."""
-        if not is_of_a_fake(report.environment) or self._results.fake_gpu.is_file():
-            return report
-        return RanksReport(outcome="failed", reason=HEADLINE, environment=report.environment)
 
     # Two that take turns
 
@@ -419,6 +428,14 @@ class Arm:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _for_peaks(plan: JobPlan) -> Measurement:
+    """Return a measurement of the plan that every device can set up, with a time limit for device peaks."""
+    first = next(iter(plan.replicates()))
+    protocol = first.protocol.model_copy(update={"timeout_s": PEAKS_TIMEOUT_S})
+    variant = first.variant.model_copy(update={"precision": "fp32"})
+    return first.model_copy(update={"protocol": protocol, "variant": variant})
 
 
 def _describe_outcome(record: Record) -> str:

@@ -116,6 +116,7 @@ class Job:
             with stop_on_signal(), staging as found, turn(tell=self._tell_of_wait, warn=self._teller.say):
                 for arm in self._arms.values():
                     arm.use(found)
+                    arm.measure_device_peaks()
                 for step in self._steps():
                     self._at_hand = step
                     self._measure(step)

@@ -40,7 +40,6 @@ from harness.plan import FRAMEWORKS, Framework, Pair
 from harness.plan_file import read_plan, write_plan
 from harness.printable import printable, shortened
 from harness.results.environment import CACHE_FOLDERS
-from harness.results.fake_gpu import found_fakes, require_place
 from harness.results.record import WeightsIdentity
 from harness.work import datasets
 from harness.work.declared import benchmark
@@ -73,7 +72,6 @@ def pass_on(stopped: Stopped) -> None:
 
 def _run_job(framework: Framework | None, parsed: argparse.Namespace) -> int:
     try:
-        require_place(Results(root=parsed.results.resolve()), found_fakes())
         if len(parsed.job_folder or parsed.plan) > 1 or parsed.alone is not None or parsed.lanes:
             return _run_side_by_side(parsed)
         pair, folder, results = _plan_of(framework, parsed)

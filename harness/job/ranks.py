@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.files import in_words
-from harness.results.fake_gpu import KEY
 from harness.results.record import (
     Blocks,
     Check,
@@ -177,14 +176,8 @@ class Ranks:
         missing = "blocks_alone_absent" if so_far[0].explanation_absent is None else "explanation_absent"
         return self._measured([result.model_copy(update={missing: absent}) for result in so_far])
 
-    @property
-    def _environment(self) -> dict[str, Any]:
-        """Rank 0's; and of any rank that its GPU is a fake."""
-        of_fakes = [{KEY: rank.environment[KEY]} for rank in self._ranks if KEY in rank.environment]
-        return self._ranks[0].environment | (of_fakes[0] if of_fakes else {})
-
     def _broken_off(self) -> RanksReport | None:
-        environment = self._environment
+        environment = self._ranks[0].environment
         if self._failures:
             (rank, failure), *others = sorted(self._failures, key=lambda pair: _order(pair[1]))
             reason = self._name(rank, failure) + failure.reason
@@ -201,7 +194,7 @@ class Ranks:
 
     def _measured(self, results: Sequence[Result]) -> RanksReport:
         """Of all ranks, in their order."""
-        environment = self._environment
+        environment = self._ranks[0].environment
         try:
             combined = combine(results)
         except ValueError as error:

@@ -67,6 +67,8 @@ class ChildTask(Frozen):
     """Another process measures on the same device, and the two take turns."""
     parity: tuple[ParityTask, ...] = ()
     """Where there are any, they are the child's work, and nothing is timed."""
+    device_peaks: str = ""
+    """Path of the record of device peaks, which is then the child's whole work."""
     trace: str = ""
     """Where the trace of the model goes (harness/results/model_trace.py), which is then the child's whole work."""
 

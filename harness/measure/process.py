@@ -5,7 +5,6 @@ A crash, an out-of-memory error or an autotuner's choice in here touches no othe
 """
 
 import importlib
-import importlib.util
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,21 +18,21 @@ from harness.errors import DataError, ProjectError, Refused
 from harness.files import in_words
 from harness.measure.channel import Channel, ChildTask, ParityTask
 from harness.measure.clock import NO_TURNS
+from harness.measure.fake_cuda_guard import require_real_cuda
 from harness.measure.gpu import open_gpus
 from harness.measure.program import Build, D, Device, Program, Session
 from harness.measure.protocol import Measuring
 from harness.measure.turns import NoTurns
 from harness.measure.world import ALONE, World
 from harness.plan import Framework, Measurement
+from harness.results.device_peaks import write_device_peaks
 from harness.results.environment import (
     code_digests,
-    describe_fakes,
     describe_python,
     describe_rank,
     loaded_code,
     relevant_variables,
 )
-from harness.results.fake_gpu import HEADLINE, KEY
 from harness.results.model_trace import write_trace
 from harness.results.parity import ParityMetadata, ParityNumbers, condense, key_of
 from harness.results.parity_file import write_parity
@@ -55,24 +54,27 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
         if world.device_count > 1:
             device.join(world)
         device.set_up(measurement.variant.precision)
+        require_real_cuda()
         if task.parity or task.trace:
             device.try_no_algorithms()
         environment = {"framework": device.describe(), "gpu": gpu.describe(), "variables": variables}
-        environment |= describe_python() | describe_fakes() | ({"rank": of_rank} if world.size > 1 else {})
+        environment |= describe_python() | ({"rank": of_rank} if world.size > 1 else {})
 
         def tell_environment() -> None:
             """Each time with the code that was loaded until then."""
             channel.environment(environment | {"code": loaded_code(code)})
 
         tell_environment()
+        if task.device_peaks:
+            from harness.measure.device_peaks import measure_device_peaks  # no part of a measurement's code
+
+            peaks = measure_device_peaks(framework, device, gpu, environment | {"code": loaded_code(code)}, channel)
+            write_device_peaks(peaks, Path(task.device_peaks))
+            channel.result(Result())
+            return 0
         session = make_session(measurement, device, Path(task.data_dir), world)
         require_whole_batch(session)
-        build = builder(measurement)
-        if KEY in environment:
-            if task.parity:
-                raise ProjectError(HEADLINE)
-            build = without_numbers(build, framework, device)
-        build = _then(build, tell_environment)
+        build = _then(builder(measurement), tell_environment)
         if task.trace:
             traced = importlib.import_module(f"{framework}_runner.forward").traced_model
             trace = traced(gate_session(session, measurement, Path(task.data_dir)))
@@ -97,18 +99,6 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
     if world.size > 1:
         _leave(device)
     return 0
-
-
-def without_numbers(build: Build, framework: Framework, device: Device) -> Build:
-    """For a fake GPU, which computes none.
-
-    Raises:
-        Refused: the framework does not run on a fake.
-    """
-    if importlib.util.find_spec(f"{framework}_runner.fake_gpu") is None:
-        raise Refused(f"{framework} does not run on a fake GPU")
-    found: Build = importlib.import_module(f"{framework}_runner.fake_gpu").without_numbers(build, device)
-    return found
 
 
 def make_session(

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.paths import REPOSITORY
-from harness.results import fake_gpu
 from harness.results.installed import describe_installed
 
 VARIABLES = re.compile(
     r"XLA_\w+|JAX_\w+|TORCH\w*|PYTORCH_\w+|CUDA_\w+|CUDNN_\w+|CUBLAS_\w+|NVIDIA_\w+|NCCL_\w+|TRITON_\w+"
     r"|OMP_\w+|MKL_\w+|NPROC|OPENBLAS_\w+|TF_(XLA|CUDNN|GPU|FORCE|ENABLE)_\w+"
-    r"|FAKE_(CUDA_\w+|NVML)|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|WANDB_MODE"
+    r"|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|WANDB_MODE"
 )
 CACHE_FOLDERS = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -76,7 +75,6 @@ def describe_environment(repository: Path = REPOSITORY) -> dict[str, Any]:
         "git": describe_git(repository),
         "variables": relevant_variables(),
         **describe_infiniband(),
-        **describe_fakes(),
     }
 
 
@@ -88,12 +86,6 @@ def describe_python() -> dict[str, Any]:
         "interpreter": sys.executable,
         **describe_installed(),
     }
-
-
-def describe_fakes() -> dict[str, Any]:
-    """Nothing where the GPU is a real one, or there is none."""
-    found = fake_gpu.found_fakes()
-    return {fake_gpu.KEY: {"found": found, "left_out": fake_gpu.LEFT_OUT}} if found else {}
 
 
 def describe_infiniband(devices: Path = Path("/sys/class/infiniband")) -> dict[str, Any]:
@@ -185,13 +177,9 @@ only because one command line starts both."""
 
 def code_digests(framework: str, repository: Path = REPOSITORY) -> dict[str, str]:
     """Of each module that a measurement's process may import of this project, as its file lies on disk now, by name. A
-    commit says less: somebody may edit while a job waits, and not every folder is a repository. A fake GPU shows."""
+    commit says less: somebody may edit while a job waits, and not every folder is a repository."""
     paths = (path for folder in (*MEASURED_CODE, f"{framework}_runner") for path in (repository / folder).rglob("*.py"))
-    digests = {_module(path.relative_to(repository)): _digest(path.read_bytes()) for path in sorted(paths)}
-    if fake_gpu.found_fakes():
-        sources = sorted((repository / "harness/fake_gpu").glob("*.cpp"))
-        digests[fake_gpu.KEY] = _digest(b"".join(path.read_bytes() for path in sources))
-    return digests
+    return {_module(path.relative_to(repository)): _digest(path.read_bytes()) for path in sorted(paths)}
 
 
 def loaded_code(digests: Mapping[str, str]) -> dict[str, str]:
@@ -201,7 +189,7 @@ def loaded_code(digests: Mapping[str, str]) -> dict[str, str]:
     Args:
         digests: `code_digests` when the process began. By now, somebody may have edited what it has imported.
     """
-    return {name: digest for name, digest in digests.items() if name in sys.modules or name == fake_gpu.KEY}
+    return {name: digest for name, digest in digests.items() if name in sys.modules}
 
 
 def common_code(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -63,11 +63,6 @@ class Pairing(Known):
     active_s: Number | None = None
 
 
-class FakeGpu(Known):
-    found: list[str]
-    left_out: dict[str, str] = {}
-
-
 class KnownEnvironment(Known):
     """Of `Record.environment`; harness/results/environment.py, installed.py and the runners' device.py write it."""
 
@@ -87,7 +82,6 @@ class KnownEnvironment(Known):
     git: Git | None = None
     slurm: Slurm | None = None
     pairing: Pairing | None = None
-    fake_gpu: FakeGpu | None = None
 
 
 def require_known(environment: Mapping[str, Any]) -> None:

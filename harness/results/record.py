@@ -22,7 +22,6 @@ from harness.files import in_words, way_out, write_atomically
 from harness.packs import record_text
 from harness.paths import Results
 from harness.plan import LONGEST_S, DataKind, Frozen, Measurement, Registration
-from harness.results.fake_gpu import HEADLINE, is_for_fakes, is_of_a_fake
 from harness.results.known_environment import require_known
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -404,8 +403,8 @@ def write_record(record: Record, path: Path) -> None:
 
 
 def read_record(path: Path) -> Record:
-    """Raises RecordError that names the file and what is wrong: truncated, not a record, of another schema, or
-    made on a fake GPU and in a folder of measurements. A packed record has the path of the file that it was."""
+    """Raises RecordError that names the file and what is wrong: truncated, not a record, or of another
+    schema. A packed record has the path of the file that it was."""
     try:
         text = record_text(path)
     except (OSError, ValueError) as error:
@@ -421,8 +420,6 @@ def read_record(path: Path) -> Record:
         raise RecordError(
             f"{path}: not a record of schema {SCHEMA_VERSION}: {odd}. It is left alone and counts as not measured."
         )
-    if is_of_a_fake(record.environment) and not is_for_fakes(path):
-        raise RecordError(f"{path}: {HEADLINE}. It is left alone and counts as not measured.")
     return record
 
 

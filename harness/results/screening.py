@@ -113,7 +113,7 @@ def doubles(plan: JobPlan, records: Mapping[str, Record]) -> dict[str, Variant]:
 
 
 def program_of(record: Record | None) -> str | None:
-    """A digest of what is executed (harness/results/program_facts.py), where the runner says it."""
+    """A digest of what is executed (jax_runner/executable.py), where the runner says it."""
     if record is None or record.result is None or record.outcome != "ok":
         return None
     program = record.result.details.get("program")

@@ -13,7 +13,6 @@ from harness.files import write_atomically
 from harness.packs import record_paths
 from harness.paths import Results
 from harness.plan import Cell, JobPlan, Measurement
-from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.looks import needed
 from harness.results.parity import Judgement
 from harness.results.parity_gate import ParityGate
@@ -27,9 +26,9 @@ from pipeline.report.baseline import (
     changes_of,
 )
 from pipeline.report.calibration import PUBLISHED_CALIBRATIONS, calibrated_devices, read_calibrations
-from pipeline.report.ceilings import read_all_ceilings
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, sections
 from pipeline.report.csv_files import csv_text, phases_csv_text
+from pipeline.report.device_peaks import read_all_device_peaks
 from pipeline.report.files import (
     figures,
     latex_tables,
@@ -110,7 +109,6 @@ def print_summary(
     measurements = {measurement.id: measurement for plan in plans for measurement in plan.measurements()}
     reading = read_records(dict.fromkeys(path for one in measurements.values() for path in results.record_files(one)))
     _print_refused(reading.refused, console)
-    _print_about_fakes(reading.records, console)
     beside = sections(_one_device_records(results, plans, console), judge)
     compared = sections(reading.records, judge, alone=beside[0].alone if beside else None)
     print_left_out(reading.records, console)
@@ -162,7 +160,6 @@ def _read(folders: Mapping[str, Results], console: "Console") -> Reading:
     with _progress("reading records", sum(map(len, paths.values())), console) as advance:
         reading = read_folders(paths, advance)
     _print_refused(reading.refused, console)
-    _print_about_fakes(reading.records, console)
     return reading
 
 
@@ -226,13 +223,11 @@ def _show_and_write(
 ) -> int:
     results = next(iter(folders.values()))
     files = report_files(results.report)
-    ceilings, odd = read_all_ceilings(*(folder.ceilings for folder in folders.values()))
+    peaks, odd = read_all_device_peaks(*(folder.device_peaks for folder in folders.values()))
     _print_refused(odd, console)
-    everything = sections(reading.records, judge, ceilings)
+    everything = sections(reading.records, judge, peaks)
     compared = [section for section in everything if options.takes(section)]
     if options.readme is not None:
-        if results.fake_gpu.is_file():
-            raise ProjectError(f"--update-readme: {results.root} was {HEADLINE}")
         _update_readme(options.readme, results, everything, reading.records, console)
         if not reading.records:
             return 0
@@ -357,12 +352,6 @@ def _one_device_records(results: Results, plans: Sequence[JobPlan], console: "Co
     reading = read_records(path for cell in cells for path in record_paths(cell))
     _print_refused(reading.refused, console)
     return [record for record in reading.records if record.measurement.cell.devices == 1]
-
-
-def _print_about_fakes(records: Sequence[Record], console: "Console") -> None:
-    """Before any number."""
-    if any(is_of_a_fake(record.environment) for record in records):
-        console.print(HEADLINE.upper(), style="bold red", highlight=False)
 
 
 def _print_refused(refused: Sequence[str], console: "Console") -> None:

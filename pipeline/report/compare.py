@@ -14,8 +14,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, Measurement, Scalar, Variant
-from harness.results.ceilings import Attainable
-from harness.results.fake_gpu import is_of_a_fake
+from harness.results.device_peaks import DevicePeaks
 from harness.results.flags import WORTHLESS, quality_flags
 from harness.results.parity import Judgement
 from harness.results.predictions import agreement_in_words
@@ -50,7 +49,7 @@ VERDICTS: tuple[Verdict, ...] = ("JAX faster", "PyTorch faster", "same", "undeci
 FLAGS_OF_EVERY_QUICK_RUN = frozenset({"imprecise", "too_few_latency_calls"})
 """What its section's heading says already."""
 
-NOTHING_MEASURED: Mapping[str, Attainable] = {}
+NOTHING_MEASURED: Mapping[str, DevicePeaks] = {}
 
 Judge = Callable[[Record, Record], Judgement]
 """The parity gate, asked about a record of JAX and one of PyTorch."""
@@ -111,7 +110,7 @@ class Mode:
     """Of each replicate the numbers of harness/results/quantities.py, by name."""
     flags: dict[str, str]
     attainable_operations_per_s: float | None = None
-    """Of matrix products in its precision on its device (`main.py ceilings`); None where that was not measured."""
+    """Of matrix products in its precision on its device; None where that was not measured."""
     doubles: tuple[str, ...] = ()
     """Other execution modes that were compiled to the same program, so that this one stands for all."""
 
@@ -279,7 +278,7 @@ class Section:
     without_number: tuple[Record, ...]
     awaited: tuple[str, ...] = ()
     """Labels of what was screened so far, and has no replicate yet."""
-    attainable: Attainable | None = None
+    attainable: DevicePeaks | None = None
     """What the device can do; None where that was not measured."""
     why_exploratory: str | None = None
     """None where thresholds, headline pair and exclusions were fixed before the first of its records, as they are
@@ -326,8 +325,6 @@ def device_of(environment: Mapping[str, Any]) -> str:
     """A JAX for the CPU beside a GPU ran on the CPU. Where NVML is missing, the framework knows the GPU's name. A slice
     of a GPU is not the whole one."""
     gpu, framework = environment.get("gpu") or {}, environment.get("framework") or {}
-    if is_of_a_fake(environment):
-        return f"FAKE {framework.get('device') or gpu.get('name') or 'GPU'}"
     if uses_gpu(environment):
         own = str(framework.get("device") or gpu.get("name") or "GPU of unknown model")
         if not gpu.get("mig"):
@@ -384,13 +381,13 @@ def _side(record: Record) -> int:
 def sections(
     records: Iterable[Record],
     judge: Judge,
-    ceilings: Mapping[str, Attainable] = NOTHING_MEASURED,
+    peaks: Mapping[str, DevicePeaks] = NOTHING_MEASURED,
     alone: "OneDevice | None" = None,
 ) -> list[Section]:
     """One for each setup, in the order of their names.
 
     Args:
-        ceilings: what devices can do, by their names.
+        peaks: of devices, by their names.
         alone: what ran on one device; None where all of it is among the records.
     """
     by_setup = placed(records)
@@ -401,7 +398,7 @@ def sections(
         apart |= {setup: words[setup.lab, setup.arms] for setup in of_device}
     named = {replace(setup, apart=words): by_setup[setup] for setup, words in apart.items()}
     order = sorted(named, key=lambda one: (one.device, one.cell.name, one.quick, one.data, one.apart))
-    found = _with_q([_section(setup, named[setup], judge, ceilings.get(setup.device)) for setup in order])
+    found = _with_q([_section(setup, named[setup], judge, peaks.get(setup.device)) for setup in order])
     alone = _one_device(found) if alone is None else alone
     return [replace(section, alone=alone) for section in found]
 
@@ -504,7 +501,7 @@ def _protocol(measurement: Measurement) -> dict[str, Any]:
     return measurement.protocol.model_dump(mode="json", exclude={"replicates", "timeout_s"})
 
 
-def _section(setup: Setup, records: Sequence[Record], judge: Judge, attainable: Attainable | None) -> Section:
+def _section(setup: Setup, records: Sequence[Record], judge: Judge, attainable: DevicePeaks | None) -> Section:
     rows: dict[RowKey, list[Record]] = defaultdict(list)
     screened: dict[RowKey, list[Record]] = defaultdict(list)
     without_number = []
@@ -597,7 +594,7 @@ def _row(
     records: Sequence[Record],
     screened: Sequence[Record],
     judge: Judge,
-    attainable: Attainable | None,
+    attainable: DevicePeaks | None,
 ) -> Row:
     by_mode: dict[tuple[Framework, str], list[Record]] = defaultdict(list)
     for record in records:
@@ -696,7 +693,7 @@ def _mode(
     framework: Framework,
     execution_mode: str,
     records: Sequence[Record],
-    attainable: Attainable | None,
+    attainable: DevicePeaks | None,
     doubles: tuple[str, ...] = (),
 ) -> Mode:
     records = sorted(records, key=lambda record: record.measurement.replicate)

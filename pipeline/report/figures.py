@@ -177,7 +177,7 @@ def _term_points(section: Section) -> Iterable[dict[str, Any]]:
 
 
 def _roofline_points(section: Section) -> Points:
-    """None without a ceiling of the device."""
+    """None where the device's peaks are not known."""
     steps: Points = []
     for _, row, mode in _fastest(section):
         terms = terms_of(mode)

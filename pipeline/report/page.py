@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from harness.paths import REPOSITORY
 from harness.printable import printable
-from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.record import Record
 from pipeline.report import wording
 from pipeline.report.answer import Answer, Group, groups_of, place_on_axis
@@ -100,7 +99,6 @@ def page_html(
         overall=overall,
         filters=_filters(places),
         left_out=left_out_lines(records),
-        about_fakes=HEADLINE if any(is_of_a_fake(record.environment) for record in records) else "",
         refused=[printable(sentence) for sentence in refused],
         source=printable(str(source)),
         now=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),

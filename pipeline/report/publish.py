@@ -11,8 +11,7 @@ from harness.errors import ProjectError
 from harness.files import way_out, write_atomically
 from harness.packs import record_paths
 from harness.paths import PUBLISHED, Results
-from harness.results.ceilings import read_ceilings, write_ceilings
-from harness.results.fake_gpu import HEADLINE
+from harness.results.device_peaks import read_device_peaks, write_device_peaks
 from harness.results.parity_file import read_parity, write_parity
 from harness.results.record import Record, write_record
 from pipeline.report.compare import device_name, device_of
@@ -28,11 +27,11 @@ OF_THE_OWNER = ("hostname", "interpreter", "account", "cluster", "qos", "nodelis
 
 def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results:
     """The results folder that was made: of the records that are no quick runs, their parity numbers and timelines, and
-    the ceilings of their devices. Logs, jobs and W&B's files stay.
+    the peaks of their devices. Logs, jobs and W&B's files stay.
 
     Raises:
-        ProjectError: there is no such record, the folder is there already, or all was made on a fake GPU.
-        RecordError: a file of parity numbers is missing or damaged, one of ceilings is damaged, or the disk is full.
+        ProjectError: there is no such record, or the folder is there already.
+        RecordError: a file of parity numbers is missing or damaged, one of device peaks is, or the disk is full.
     """
     if not FOLDER_NAME.fullmatch(name):
         raise ProjectError(f"--publish {name}: a folder's name, of letters, digits, `_`, `.` and `-`")
@@ -41,9 +40,9 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
         raise ProjectError(f"--publish {name}: {target.root} exists; choose another name, or remove it first")
     records = _full_records(results, results.records(), "measurement")
     devices = {device_name(record) for record in records.values()}
-    ceilings = {path.name: read_ceilings(path) for path in sorted(results.ceilings.glob("*.json"))}
-    ceilings = {name: found for name, found in ceilings.items() if device_of(found.environment) in devices}
-    nodes = _renamed(records.values(), (found.environment for found in ceilings.values()))
+    peaks = {path.name: read_device_peaks(path) for path in sorted(results.device_peaks.glob("*.json"))}
+    peaks = {name: found for name, found in peaks.items() if device_of(found.environment) in devices}
+    nodes = _renamed(records.values(), (found.environment for found in peaks.values()))
     for path, record in records.items():
         write_record(_for_everybody(record, nodes), target.records() / path)
     parity = {path.parent / Path(record.parity).name for path, record in records.items() if record.parity}
@@ -54,9 +53,9 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
         write_parity(numbers.model_copy(update={"metadata": metadata}), target.records() / path)
     for path, record in records.items():
         _copy_timeline(record, results.records() / path.parent, target.records() / path.parent)
-    for name, of_device in ceilings.items():
+    for name, of_device in peaks.items():
         environment = _environment_for_everybody(of_device.environment, nodes)
-        write_ceilings(of_device.model_copy(update={"environment": environment}), target.ceilings / name)
+        write_device_peaks(of_device.model_copy(update={"environment": environment}), target.device_peaks / name)
     return target
 
 
@@ -64,7 +63,7 @@ def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
     """The same of calibrations, which all lie in one folder: how many records were copied. What is there already stays.
 
     Raises:
-        ProjectError: there is no record of a full calibration, or all was made on a fake GPU.
+        ProjectError: there is no record of a full calibration.
         RecordError: the disk is full.
     """
     records = _full_records(results, results.calibration, "calibration")
@@ -79,8 +78,6 @@ def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
 
 def _full_records(results: Results, folder: Path, kind: Literal["measurement", "calibration"]) -> dict[Path, Record]:
     """By their paths in the folder."""
-    if results.fake_gpu.is_file():
-        raise ProjectError(f"--publish: {results.root} was {HEADLINE}")
     reading = read_records(record_paths(folder), planted=kind == "calibration")
     found = zip(reading.paths, reading.records, strict=True)
     records = {path.relative_to(folder): record for path, record in found if not record.measurement.quick}

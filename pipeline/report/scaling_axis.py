@@ -120,7 +120,7 @@ def scaling_over_devices(compared: Sequence[Section]) -> Table:
             shown = f"{times(ratio.value)}{bracket(ratio.interval)}" if ratio else "none"
             modes = [side.mode.execution_mode if side else "" for side in sides]
             count = f"{devices} on {nodes} nodes" if nodes > 1 else str(devices)
-            lines.append(Line([count, *numbers_of, shown, *modes, _all_reduce(point.section)]))
+            lines.append(Line([count, *numbers_of, shown, *modes]))
     return Table(
         name="scaling_over_devices",
         title="Scaling over the number of devices",
@@ -128,27 +128,16 @@ def scaling_over_devices(compared: Sequence[Section]) -> Table:
             "Each framework in its fastest mode on that number of devices; on a CPU, of processes. Keeps: throughput "
             "over that of the same mode on one device times the number of devices, paired by replicate, with its "
             "95 % interval. Strong scaling keeps the batch over all devices, weak scaling that of each. "
-            f"{WHOSE_SIDE} All-reduce: how fast the devices add up a large vector, as bus bandwidth in JAX and in "
-            "PyTorch (`main.py ceilings --devices N`)."
+            f"{WHOSE_SIDE}"
         ),
         columns=[
             *texts("devices"),
             *(column for one in FRAMEWORKS for column in numbers(f"{NAMES[one]} samples / s", f"{NAMES[one]} keeps")),
             *numbers("JAX / PyTorch"),
             *(Column(f"{NAMES[one]} mode", is_detail=True) for one in FRAMEWORKS),
-            Column("all-reduce, GB/s", is_detail=True),
         ],
         lines=lines,
     )
-
-
-def _all_reduce(section: Section) -> str:
-    """`210 / 232`; empty where nobody has measured it, which is done within one node."""
-    cell, attainable = section.setup.cell, section.attainable
-    reached = attainable.all_reduce.items() if attainable and cell.nodes == 1 else ()
-    of_sizes = [one.by_framework for (devices, _), one in reached if devices == cell.devices]
-    largest = of_sizes[-1] if of_sizes else {}
-    return " / ".join(number(largest[one] / 1e9) if one in largest else "-" for one in FRAMEWORKS) if largest else ""
 
 
 def _cells(side: Side, devices: int) -> list[str]:

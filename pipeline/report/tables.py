@@ -7,9 +7,9 @@ from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
 from harness.results.statistics import calls_needed
 from harness.work.tasks import Metric
 from pipeline.report.answer import answer_of, answers_table
-from pipeline.report.ceilings import ceilings_of, ceilings_table
 from pipeline.report.compare import NAMES, Mode, Row, Section
 from pipeline.report.declared import task_of
+from pipeline.report.device_peaks import device_peaks_table, peaks_of_sections
 from pipeline.report.phases import all_times, phases_absent, phases_of
 from pipeline.report.scaling_axis import scaling_over_devices
 from pipeline.report.table import Column, Line, Table, group, numbers, texts
@@ -158,8 +158,8 @@ def terms_table(section: Section) -> Table:
             "timed, or in a smoke run after everything was timed; the step is the clock's, without a tracer. Events "
             "that overlap share their time. Handed out: from an idle device until one call has returned. Work: "
             "floating-point operations, counted on each side from its own shapes. Of attainable: that work in the "
-            "step's time, over the matrix products that this device can do (Ceilings); empty where "
-            "`python main.py ceilings` has not measured it." + ("" if on_device else f" {ON_CPU}")
+            "step's time, over the matrix products that this device can do (Device peaks); empty where "
+            "no record of the device's peaks exists." + ("" if on_device else f" {ON_CPU}")
         ),
         columns=[
             *texts("mode"),
@@ -243,6 +243,6 @@ def report_tables(compared: Sequence[Section], neighbours: Sequence[Table] = ())
     found = (
         scaling_over_devices(compared),
         *neighbours,
-        ceilings_table(ceilings_of(compared)),
+        device_peaks_table(peaks_of_sections(compared)),
     )
     return [table for table in found if table.lines]

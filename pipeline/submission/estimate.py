@@ -1,5 +1,5 @@
 """How long jobs will take: from earlier records of the same kind, else from the protocol's settings and from what the
-declared operations take at the device's ceiling."""
+declared operations take at the device's peak."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ from harness.plan import (
     Variant,
     of_screening,
 )
-from harness.results.ceilings import Attainable, Reached
+from harness.results.device_peaks import DevicePeaks, Reached
 from harness.results.looks import needed
 from harness.results.record import SETTLED, find_settled_record
 from harness.results.sequential import looks_of
@@ -41,7 +41,7 @@ START_S = 10.0
 SHARE_OF_LIMIT = 0.25
 """Of max_time_s and latency_max_time_s: a step that is not slow is known well enough long before. An assumption."""
 CPU_CORE_OPERATIONS_PER_S = 6e10
-"""Of one core of a CPU, in floating-point operations. An assumption, until `main.py ceilings` has measured."""
+"""Peak of one core of a CPU, in floating-point operations. An assumption where peaks are not measured."""
 FEWEST_CALLS = 3
 """Of a step: cold calls, blocks and waited-for calls are at least so many each, however long they take."""
 STOPS_BEFORE_LIMIT_S = 90.0
@@ -210,56 +210,56 @@ def requeues(estimate: Estimate, time_limit_minutes: int) -> int | None:
 
 def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> list[Estimate]:
     """Of each part that is submitted as one job."""
-    known: dict[tuple[int, bool, int], Estimate] = {}  # by the variants and the ceiling, which thousands of plans share
+    known: dict[tuple[int, bool, int], Estimate] = {}  # by the variants and the peaks, which thousands of plans share
     # The names of GPUs: nothing else is looked for, one by one, of thousands of cells.
     measured = measured_gpus(results)
-    ceilings = read_ceilings_of(results)
+    peaks_by_device = read_peaks(results)
     is_here_without_gpu = scheduler == "local" and usable_gpu_count() == 0
     of_cores = Reached({"jax": CPU_CORE_OPERATIONS_PER_S * len(os.sched_getaffinity(0))})
-    on_cpus = Attainable(operations_per_s=dict.fromkeys(get_args(Precision), of_cores), bytes_per_s=None)
+    on_cpus = DevicePeaks(operations_per_s=dict.fromkeys(get_args(Precision), of_cores), bytes_per_s=None)
 
     def of_plan(plan: JobPlan, part: Pair) -> Estimate:
-        alone, ceiling = len(part.jobs) == 1, ceiling_of(plan.cell, ceilings)
-        if ceiling is None and (plan.cell.is_for_cpu or is_here_without_gpu):
-            ceiling = on_cpus
+        alone, peaks = len(part.jobs) == 1, peaks_for(plan.cell, peaks_by_device)
+        if peaks is None and (plan.cell.is_for_cpu or is_here_without_gpu):
+            peaks = on_cpus
         if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).parent.is_dir():
             durations = read_durations(folder, quick=plan.quick)
-            return estimate_of(plan, _left(plan, part, results, scheduler), durations, least_times(plan, ceiling))
-        key = id(plan.variants), alone, id(ceiling)
+            return estimate_of(plan, _left(plan, part, results, scheduler), durations, least_times(plan, peaks))
+        key = id(plan.variants), alone, id(peaks)
         if key not in known:
-            known[key] = estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS, least_times(plan, ceiling))
+            known[key] = estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS, least_times(plan, peaks))
         return known[key]
 
     return [together([of_plan(plan, part) for plan in part.jobs]) for part in parts]
 
 
-def read_ceilings_of(results: Results) -> Mapping[str, Attainable]:
-    """By the device's name; empty where `main.py ceilings` has not been run."""
-    if not results.ceilings.is_dir():
+def read_peaks(results: Results) -> Mapping[str, DevicePeaks]:
+    """Return the peaks by the device's name; none where no job has measured them yet."""
+    if not results.device_peaks.is_dir():
         return {}
-    from pipeline.report.ceilings import read_all_ceilings
+    from pipeline.report.device_peaks import read_all_device_peaks
 
-    return read_all_ceilings(results.ceilings)[0]
+    return read_all_device_peaks(results.device_peaks)[0]
 
 
-def ceiling_of(cell: Cell, ceilings: Mapping[str, Attainable]) -> Attainable | None:
-    """Of the one device that may be meant: by its name, or where any GPU will do the only one that was measured."""
+def peaks_for(cell: Cell, peaks_by_device: Mapping[str, DevicePeaks]) -> DevicePeaks | None:
+    """Return those of the one device that may be meant: by its name, or for `any` the only device that was measured."""
     found = [
-        attainable
-        for device, attainable in ceilings.items()
+        peaks
+        for device, peaks in peaks_by_device.items()
         if cell.gpu == "any" or cell.gpu.lower() in device.lower().replace(" ", "")
     ]
     return found[0] if len(found) == 1 else None
 
 
-def least_times(plan: JobPlan, ceiling: Attainable | None) -> dict[str, Least]:
-    """By the key of a variant: its operations at the ceiling of matrix products. Without the variants whose operations,
-    or ceiling, are not known."""
-    if ceiling is None:
+def least_times(plan: JobPlan, peaks: DevicePeaks | None) -> dict[str, Least]:
+    """Return by the key of a variant the time of its operations at the peak of matrix products, for the variants whose
+    operations and peak are known."""
+    if peaks is None:
         return {}
     found = {}
     for each in itertools.islice(plan.replicates(), len(plan.variants)):
-        variant, peak, of_sample = each.variant, ceiling.peak(each.variant.precision), operations_of(each)
+        variant, peak, of_sample = each.variant, peaks.peak(each.variant.precision), operations_of(each)
         if peak and of_sample:
             step_s = of_sample * variant.batch_size / (peak * plan.cell.devices)
             steps = _training_steps(plan, variant.batch_size) if _trains(plan) else None

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from harness.errors import Refused
-from harness.measure.ahead import Tell, stdout_to_ourselves
 from harness.measure.clock import COLD_CALLS
-from pipeline.line_process import LineProcess
 from tests.gpu.cases import BATCH_SIZE, Case, all_cases, models_of, options_of
+from tests.made.line_process import LineProcess
+from tests.made.stdout import Tell, reserved_stdout
 
 CASE_TIMEOUT_S = 120.0
 """From one line to the next; the first import from a cold file system takes a minute."""
@@ -129,7 +129,7 @@ def run_group(
 
 
 if __name__ == "__main__":
-    with stdout_to_ourselves() as tell:
+    with reserved_stdout() as tell:
         cases = {case.name: case for case in all_cases()}
         device = importlib.import_module(f"{sys.argv[1]}_runner.device").Device()
         answer_each(json.loads(sys.argv[2]), lambda name: try_case(cases[name], device), tell)

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from harness.measure.ahead import stdout_to_ourselves
 from harness.measure.gpu import Gpu, held_back_s, open_gpu
+from tests.made.stdout import reserved_stdout
 
 MIB = 2**20
 ALLOCATED_BYTES = 256 * MIB
@@ -128,5 +128,5 @@ QUESTIONS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 if __name__ == "__main__":
-    with stdout_to_ourselves() as tell:
+    with reserved_stdout() as tell:
         tell(json.dumps(QUESTIONS[sys.argv[2]](sys.argv[1])))

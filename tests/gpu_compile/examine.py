@@ -1,7 +1,7 @@
 """A process that compiles programs for a card and holds the rules over them: `python -m tests.gpu_compile.examine`.
 
-On stdin stands a request as jax_runner/ahead.py takes it; with the word `planted`, it is the planted programs that are
-examined. On stdout a line of JSON follows for each program, an Examined.
+A Request comes in on stdin, and an Examined goes out on stdout for each program, in a line of JSON. Arguments:
+`planted` examines the planted programs instead; `lower_only` builds and lowers the programs without compiling them.
 """
 
 import sys
@@ -14,33 +14,47 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from harness.measure.ahead import Request, Tell, serve
 from harness.measure.process import explain
 from harness.plan import Measurement, Precision
-from harness.work.cards import card
 from harness.work.declared import use_case
-from jax_runner.ahead import AbsentGpu, compiled, lowered
-from tests.gpu_compile.programs import COMPARE_AND_SWAP, NOT_ONE_GRAPH, SCATTER_ADD, Examined, name_of
+from tests.gpu_compile.absent_gpu import AbsentGpu, Compiled, compiled, lowered
+from tests.gpu_compile.programs import COMPARE_AND_SWAP, NOT_ONE_GRAPH, SCATTER_ADD, Examined, Request, name_of
 from tests.gpu_compile.rules import Subject, broken, compares_and_swaps
+from tests.made.gpu_specs import GPU_SPECS
+from tests.made.stdout import Tell, reserved_stdout
 
 
-def examined(measurement: Measurement, device: AbsentGpu) -> Examined:
-    variant, cell = measurement.variant, measurement.cell
-    mode = use_case(cell.use_case_name).mode("jax", variant.execution_mode)
+def examined(measurement: Measurement, device: AbsentGpu, *, lower_only: bool = False) -> Examined:
+    name = name_of(measurement)
     try:
-        made = compiled(lowered(measurement, device))
+        step = lowered(measurement, device)
+        return Examined(name=name, outcome="ok") if lower_only else described(name, measurement, compiled(step), device)
     except Exception as error:
         traceback.print_exc()
         outcome, reason = explain(error, device)
-        return Examined(name=name_of(measurement), outcome=outcome, reason=reason)
+        return Examined(name=name, outcome=outcome, reason=reason)
+
+
+def described(name: str, measurement: Measurement, made: Compiled, device: AbsentGpu) -> Examined:
+    """Apply the rules to a compiled step, and count what it is made of."""
+    variant, cell = measurement.variant, measurement.cell
     subject = Subject(
         made=made,
-        card=device.card,
+        gpu=device.spec,
         precision=variant.precision,
-        is_one_graph=mode.graph == "step",
+        is_one_graph=use_case(cell.use_case_name).mode("jax", variant.execution_mode).graph == "step",
         keeps_state=cell.use_case_name == "train",
     )
-    return Examined(name=name_of(measurement), outcome="ok", broken=broken(subject))
+    executable = made.executable
+    return Examined(
+        name=name,
+        outcome="ok",
+        broken=broken(subject),
+        library_calls=executable.library_calls,
+        layout_kernels=executable.classes.get("layout", 0),
+        layout_bytes=executable.layout_bytes,
+        peak_bytes=made.peak_bytes,
+    )
 
 
 def examined_scatter(device: AbsentGpu, name: str, dtype: Any) -> Examined:
@@ -96,7 +110,7 @@ def examined_planted(device: AbsentGpu) -> Iterator[Examined]:
         jax.config.update("jax_enable_x64", breaks == "float64")
         made = compiled(device.for_target(jax.jit(step, **options)).lower(*arguments))
         subject = Subject(
-            made=made, card=device.card, precision=precision, is_one_graph=is_one_graph, keeps_state=keeps_state
+            made=made, gpu=device.spec, precision=precision, is_one_graph=is_one_graph, keeps_state=keeps_state
         )
         return Examined(name=breaks, outcome="ok", broken=broken(subject))
 
@@ -145,21 +159,23 @@ def examined_planted(device: AbsentGpu) -> Iterator[Examined]:
     )
 
 
-def answer(request: Request, tell: Tell) -> int:
-    device = AbsentGpu(card(request.card))
-    if sys.argv[1:] == ["planted"]:
+def answer(request: Request, tell: Tell) -> None:
+    device = AbsentGpu(GPU_SPECS[request.gpu])
+    if "planted" in sys.argv:
         for found in examined_planted(device):
             tell(found.model_dump_json())
-        # One of bfloat16 is of compare-and-swap before Hopper.
+        # Before Hopper, one of bfloat16 is made of compare-and-swap.
         tell(examined_scatter(device, COMPARE_AND_SWAP, jnp.bfloat16).model_dump_json())
-        return 0
-    tell(examined_scatter(device, SCATTER_ADD, jnp.float32).model_dump_json())
+        return
+    lower_only = "lower_only" in sys.argv
+    if not lower_only:
+        tell(examined_scatter(device, SCATTER_ADD, jnp.float32).model_dump_json())
     for measurement in request.measurements:
-        tell(examined(measurement, device).model_dump_json())
+        tell(examined(measurement, device, lower_only=lower_only).model_dump_json())
         device.forget_programs()
-    return 0
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_platforms", "cpu")
-    sys.exit(serve(answer))
+    jax.config.update("jax_platforms", "cpu")  # where arrays are; the plugin only compiles
+    with reserved_stdout() as tell:
+        answer(Request.model_validate_json(sys.stdin.read()), tell)

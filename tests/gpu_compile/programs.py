@@ -1,6 +1,5 @@
 """Which programs are compiled ahead, and the processes that do it. pytest's own process imports no JAX here."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,12 +10,12 @@ from harness.experiments.load import load_config
 from harness.paths import REPOSITORY
 from harness.plan import NEEDED_CAPABILITY, Frozen, JobPlan, Measurement, Precision, Variant
 from harness.results.record import Outcome
-from harness.work.cards import Card
 from harness.work.declared import use_case
+from tests.made.gpu_specs import GpuSpec
 from tests.made.processes import output_of
 
-CARDS = ("rtx2080ti", "a100", "rtx3080", "h100", "b200")
-"""Of each compute capability that harness/work/cards.py knows."""
+GPUS = ("rtx2080ti", "a100", "rtx3080", "h100", "b200")
+"""One of each compute capability in tests/made/gpu_specs.py."""
 SCATTER_ADD = "a float32 scatter-add"
 COMPARE_AND_SWAP = "a float32 scatter-add of compare-and-swap"
 NOT_ONE_GRAPH = "a mode of CUDA graphs that is not one graph"
@@ -36,15 +35,15 @@ class Asked:
     mode: str
     option: tuple[str, str | int] | None = None
     """Where it is not the first of experiments.yaml."""
-    cards: tuple[str, ...] = CARDS
+    gpus: tuple[str, ...] = GPUS
 
     @property
     def name(self) -> str:
         option = "" if self.option is None else f"-{self.option[0]}={self.option[1]}"
         return f"{self.cell}-{self.model}-b{self.batch_size}-{self.precision}-{self.mode}{option}"
 
-    def can_run_on(self, card: Card) -> bool:
-        return card.name in self.cards and NEEDED_CAPABILITY.get(self.precision, 0) <= card.sm / 10
+    def can_run_on(self, gpu: GpuSpec) -> bool:
+        return gpu.name in self.gpus and NEEDED_CAPABILITY.get(self.precision, 0) <= gpu.sm / 10
 
     def measurement(self) -> Measurement:
         benchmark, _, use_case = self.cell.rpartition("_")
@@ -67,7 +66,7 @@ BY_DAY = (
     Asked("enwik8_5", "gpt_nano", 32, "bf16", "cudnn_attention.jit_graph"),
     Asked("cifar10_5", "resnet18", 32, "tf32", "forward.jit_graph"),
     # Attention written out, with its backward pass.
-    Asked("enwik8_1", "gpt_nano", 64, "bf16", "step.jit", cards=("h100",)),
+    Asked("enwik8_1", "gpt_nano", 64, "bf16", "step.jit", gpus=("h100",)),
 )
 """Convolutions, products, attention, sums over graphs, a scan, stacked models; training, per-sample gradients and
 inference; each precision. Together they take two minutes on two quiet cores."""
@@ -92,7 +91,7 @@ def measurement_of(plan: JobPlan, variant: Variant) -> Measurement:
     return next(iter(plan.replicates([variant])))
 
 
-def each_formulation(plan: JobPlan, card: Card) -> Iterator[Measurement]:
+def each_formulation(plan: JobPlan, gpu: GpuSpec) -> Iterator[Measurement]:
     """Of each model, in bf16 and fp32, plain and as CUDA graphs: the first of its variants."""
     seen = set()
     for variant in plan.variants:
@@ -101,7 +100,7 @@ def each_formulation(plan: JobPlan, card: Card) -> Iterator[Measurement]:
         if (
             (mode.run_as, mode.layout, mode.run.overlaps) == ("compiled", "own", False)
             and variant.precision in ("bf16", "fp32")
-            and NEEDED_CAPABILITY.get(variant.precision, 0) <= card.sm / 10
+            and NEEDED_CAPABILITY.get(variant.precision, 0) <= gpu.sm / 10
             and kind not in seen
         ):
             seen.add(kind)
@@ -119,14 +118,26 @@ def each_variant(plan: JobPlan) -> Iterator[Measurement]:
 # The processes
 
 
+class Request(Frozen):
+    gpu: str
+    """A key of GPU_SPECS."""
+    measurements: list[Measurement]
+
+
 class Examined(Frozen):
-    """What came of a program."""
+    """The result of building, and unless only lowered of compiling, one program."""
 
     name: str
     outcome: Outcome
     reason: str | None = None
     broken: dict[str, str] = {}
     """By rule: what breaks it."""
+    library_calls: dict[str, int] = {}
+    layout_kernels: int = 0
+    """Kernels that only move data."""
+    layout_bytes: int | None = None
+    """Bytes that these kernels write."""
+    peak_bytes: int | None = None
 
 
 def name_of(measurement: Measurement) -> str:
@@ -134,15 +145,11 @@ def name_of(measurement: Measurement) -> str:
     return f"{cell.benchmark}_{cell.use_case}-{measurement.variant.key}"
 
 
-def ask(module: str, card: str, measurements: Iterable[Measurement], *words: str, **more: bool) -> list[str]:
-    """A process of its own with this request, and these words behind its name; its lines. Raises AssertionError where
-    it fails."""
-    request = {"card": card, "measurements": [one.model_dump(mode="json") for one in measurements], **more}
+def examine(gpu: str, measurements: Iterable[Measurement], *words: str) -> list[Examined]:
+    """Return the scatter-add's result and one for each measurement, of a process of their own. With the word `planted`:
+    those of the planted programs; with `lower_only`: those of the measurements alone. Raises AssertionError where the
+    process fails."""
+    request = Request(gpu=gpu, measurements=list(measurements)).model_dump_json()
     variables = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    return output_of("-m", module, *words, input=json.dumps(request), env=variables, quiet_s=7200).splitlines()
-
-
-def examine(card: str, measurements: Iterable[Measurement], *words: str) -> list[Examined]:
-    """The scatter-add, and these; with the word `planted`, what is planted."""
-    lines = ask("tests.gpu_compile.examine", card, measurements, *words)
-    return [Examined.model_validate_json(line) for line in lines]
+    answer = output_of("-m", "tests.gpu_compile.examine", *words, input=request, env=variables, quiet_s=7200)
+    return [Examined.model_validate_json(line) for line in answer.splitlines()]

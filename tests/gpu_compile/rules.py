@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.plan import Precision
-from harness.work.cards import Card
-from jax_runner.ahead import Compiled
+from tests.gpu_compile.absent_gpu import Compiled
 from tests.gpu_compile.programs import NOT_ONE_GRAPH
+from tests.made.gpu_specs import GpuSpec
 
 MOST_OF_THE_MEMORY = 0.9
 """XLA's peak is a lower bound: workspaces, handles and kernels' code come on top."""
@@ -16,7 +16,7 @@ MOST_OF_THE_MEMORY = 0.9
 @dataclass(frozen=True, kw_only=True)
 class Subject:
     made: Compiled
-    card: Card
+    gpu: GpuSpec
     precision: Precision
     is_one_graph: bool
     """Whether its mode is one of CUDA graphs."""
@@ -61,7 +61,7 @@ def state_is_overwritten(subject: Subject) -> str | None:
 
 
 def fits(subject: Subject) -> str | None:
-    peak, memory = subject.made.peak_bytes or 0, subject.card.memory_bytes
+    peak, memory = subject.made.peak_bytes or 0, subject.gpu.memory_bytes
     return f"{peak:,} bytes of {memory:,}" if peak > MOST_OF_THE_MEMORY * memory else None
 
 

@@ -5,10 +5,9 @@ import re
 import pytest
 
 from harness.plan import JobPlan
-from harness.results.program_facts import ProgramFacts
-from harness.work.cards import card
-from tests.gpu_compile.programs import ask, each_formulation, each_variant, examine, plans
+from tests.gpu_compile.programs import each_formulation, each_variant, examine, plans
 from tests.gpu_compile.test_programs import require_rules
+from tests.made.gpu_specs import GPU_SPECS
 
 TOO_LARGE = "more memory than the card has"
 FLOAT32_PRODUCTS = "products of float32 in half precision"
@@ -26,7 +25,7 @@ each_plan = pytest.mark.parametrize("plan", plans(), ids=lambda plan: plan.cell.
 def test_no_rule_is_broken_by_any_formulation(plan: JobPlan, name: str) -> None:
     """What an RTX 2080 Ti has no memory for is no fault of the program."""
     wrong = {}
-    measurements = list(each_formulation(plan, card(name)))
+    measurements = list(each_formulation(plan, GPU_SPECS[name]))
     if not measurements:
         pytest.skip(f"in fp32 and in what {name} has of half precision, nothing is declared")
     for found in examine(name, measurements):
@@ -44,6 +43,5 @@ def test_no_rule_is_broken_by_any_formulation(plan: JobPlan, name: str) -> None:
 @each_plan
 def test_each_declared_variant_can_be_built_for_a_gpu(plan: JobPlan) -> None:
     """Or is refused in words; which finds what no GPU could run."""
-    lines = ask("jax_runner.ahead", "h100", each_variant(plan), lower_only=True)
-    facts = [ProgramFacts.model_validate_json(line) for line in lines]
-    assert {one.variant.key: one.reason for one in facts if one.outcome not in ("ok", "refused")} == {}
+    found = examine("h100", each_variant(plan), "lower_only")
+    assert {one.name: one.reason for one in found if one.outcome not in ("ok", "refused")} == {}

@@ -7,11 +7,10 @@ from importlib.metadata import version
 
 import pytest
 
-from harness.work.cards import card
 from tests.gpu_compile.programs import (
     BY_DAY,
-    CARDS,
     COMPARE_AND_SWAP,
+    GPUS,
     KNOWN_TO_BREAK,
     SCATTER_ADD,
     Asked,
@@ -19,6 +18,7 @@ from tests.gpu_compile.programs import (
     examine,
     name_of,
 )
+from tests.made.gpu_specs import GPU_SPECS
 
 ByDay = Callable[[str], dict[str, Examined]]
 
@@ -33,8 +33,8 @@ def examined_by_day(request: pytest.FixtureRequest) -> Iterator[ByDay]:
     asked = {item.callspec.params["name"] for item in asking}  # type: ignore[attr-defined]
     with ThreadPoolExecutor(2) as pool:
         started: dict[str, Future[list[Examined]]] = {
-            name: pool.submit(examine, name, [one.measurement() for one in BY_DAY if one.can_run_on(card(name))])
-            for name in CARDS
+            name: pool.submit(examine, name, [one.measurement() for one in BY_DAY if one.can_run_on(GPU_SPECS[name])])
+            for name in GPUS
             if name in asked
         }
         yield lambda name: {one.name: one for one in started[name].result()}
@@ -52,14 +52,14 @@ def require_rules(found: Examined) -> None:
 
 @pytest.mark.parametrize(
     ("name", "asked"),
-    [(name, asked) for name in CARDS for asked in BY_DAY if asked.can_run_on(card(name))],
+    [(name, asked) for name in GPUS for asked in BY_DAY if asked.can_run_on(GPU_SPECS[name])],
     ids=lambda value: value.name if isinstance(value, Asked) else value,
 )
 def test_no_rule_is_broken(name: str, asked: Asked, examined_by_day: ByDay) -> None:
     require_rules(examined_by_day(name)[name_of(asked.measurement())])
 
 
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", GPUS)
 def test_a_float32_scatter_add_is_an_atomic_addition(name: str, examined_by_day: ByDay) -> None:
     require_rules(examined_by_day(name)[SCATTER_ADD])
 

@@ -29,7 +29,14 @@ def shared_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     jax.config.update("jax_compilation_cache_dir", None)
 
 
-OPTIMIZED = {"test_augment", "test_ceilings", "test_jax_compiler", "test_jax_executable", "test_trace", "test_train"}
+OPTIMIZED = {
+    "test_augment",
+    "test_device_peaks",
+    "test_jax_compiler",
+    "test_jax_executable",
+    "test_trace",
+    "test_train",
+}
 """Files about what XLA makes of a program. Those of others compute for less time than XLA takes to optimize them."""
 
 

@@ -1,12 +1,15 @@
-"""jax_runner/executable.py over small texts, written as XLA writes its own; all numbers are worked out by hand."""
+"""jax_runner/executable.py, and what tests/gpu_compile counts of it, over small texts, written as XLA writes its own.
+
+All numbers are worked out by hand.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from harness.results.program_facts import digest_of
-from jax_runner.executable import Executable, Thunk, classes_of, module_of, thunks_of
+from jax_runner.executable import Thunk, classes_of, digest_of, module_of, thunks_of
+from tests.gpu_compile.counted_executable import CountedExecutable, size_bytes
 
 HLO = """\
 HloModule jit_step, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias) }
@@ -84,8 +87,8 @@ METADATA = "".join(
 )
 
 
-def executable(hlo: str = HLO, thunks: str = THUNKS) -> Executable:
-    return Executable(module=module_of(hlo), thunks=thunks_of(thunks, METADATA))
+def executable(hlo: str = HLO, thunks: str = THUNKS) -> CountedExecutable:
+    return CountedExecutable(module=module_of(hlo), thunks=thunks_of(thunks, METADATA))
 
 
 def test_what_a_call_starts_is_counted_with_the_rounds_of_loops() -> None:
@@ -155,7 +158,7 @@ def test_the_program_says_what_a_kernel_does() -> None:
     assert "custom-call.8" not in classes
     assert containers == {"while.1", "while.2"}
     many = module_of(MORE).by_name["many"]
-    assert (many.opcode, many.operands, many.size_bytes) == ("fusion", ("a", "b"), 24 + 4 + 4 + 16 + 0 + 8)
+    assert (many.opcode, many.operands, size_bytes(many)) == ("fusion", ("a", "b"), 24 + 4 + 4 + 16 + 0 + 8)
 
 
 def outline(thunks: Sequence[Thunk]) -> list[Any]:
@@ -185,7 +188,7 @@ condition:
     009: kCustomCall [source | sink] kCustomCall
     010: kCopy       [source | sink] kCopy
 """
-    made = Executable(module=module_of(""), thunks=thunks_of(text))
+    made = CountedExecutable(module=module_of(""), thunks=thunks_of(text))
     inner = {"condition": ["loop_or_fusion"], "body": ["loop_add_fusion"]}
     assert outline(made.thunks) == [
         {"condition": ["loop_and_fusion"], "body": [inner, "loop_multiply_fusion"]},
@@ -228,6 +231,6 @@ def test_what_is_executed_makes_another_program(before: str, after: str) -> None
 
 
 def test_what_an_autotuner_has_chosen_is_told_apart() -> None:
-    made = Executable(module=module_of(HLO), thunks=[])
+    made = CountedExecutable(module=module_of(HLO), thunks=[])
     assert [len(choice) > 0 and choice.startswith("{") for choice in made.choices()] == [True, True]
     assert '"activation_mode":"kNone"' in next(made.choices())

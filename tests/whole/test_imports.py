@@ -16,7 +16,6 @@ BOTTOM = tuple(f"harness.{name}" for name in OF_BOTTOM)
 GROUND = (*BOTTOM, "harness.plan", "harness.paths", "harness.plan_file")
 WORK = (*GROUND, "harness.results", "harness.work")
 OF_RUNNERS = tuple(f"harness.measure.{name}" for name in ("program", "use_cases", "world", "gpu"))
-OF_AHEAD = (*WORK, "harness.measure.ahead", "harness.measure.process")
 OF_JOBS = tuple(f"harness.job.{name}" for name in ("launch", "progress", "staging"))
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -30,16 +29,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "harness.results": GROUND,
     "harness.results.looks": ("harness.results", *GROUND, "harness.work.registration.headline_of"),
     "harness.work": (*GROUND, "harness.results"),
-    "harness.fake_gpu": WORK,
     # These two do not know each other.
     "harness.experiments": WORK,
     "harness.measure": WORK,
     "harness.job": (*WORK, "harness.experiments", "harness.measure"),
     "jax_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
-    "jax_runner.ahead": ("jax_runner", *OF_AHEAD),
     "jax_runner.run": ("harness.job",),
     "torch_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
-    "torch_runner.ahead": ("torch_runner", *OF_AHEAD, "harness.fake_gpu", "harness.measure.clock.COLD_CALLS"),
     "torch_runner.run": ("harness.job",),
     # It never loads the machinery of a node, but in submitit's worker, which is the job.
     "pipeline": (*WORK, *OF_JOBS, "harness.experiments", "harness.measure.gpu"),
@@ -178,14 +174,12 @@ FRAMEWORKS_OWN_WAYS = ("captured.py", "compiler.py", "formulations.py", "several
 compared here."""
 OF_ONE_SIDE = {
     "jax_runner/executable.py": "XLA tells what it has made in texts of its own",
-    "torch_runner/fake_gpu.py": "JAX runs on no fake GPU",
     "jax_runner/layers.py": "torchvision's models bring theirs",
     "jax_runner/models/pooling.py": "PyTorch has kernels for pooling",
 }
 """Files without a counterpart, and why."""
 WITHOUT_COUNTERPART = {
     "jax_runner/device.py: FLOAT64": "PyTorch's float64 is a type; JAX has to be told to keep it",
-    "jax_runner/device.py: has_cuda_plugin": "PyTorch's CUDA is in its wheel",
     "jax_runner/device.py: model_dtypes": "Flax's layers take two types, PyTorch's modules one: model_dtype",
     "torch_runner/device.py: model_dtype": "see model_dtypes",
     "torch_runner/device.py: compute_dtype": "see model_dtypes",

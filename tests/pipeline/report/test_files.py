@@ -26,7 +26,7 @@ from tests.made.patience import patience
 from tests.made.report_records import A100, CELL, H200, csv_lines, passed, plain, record, save, section_of, text
 from tests.pipeline.report.shown import page_of, reported
 from tests.pipeline.report.test_tables import full, sweep
-from tests.pipeline.report.test_why import CEILINGS
+from tests.pipeline.report.test_why import PEAKS
 
 NASTY = r"a<b>&\_{}%$#^~|--\"é中</script><!--"
 TWO = CELL.model_copy(update={"use_case": 2, "devices": 2})
@@ -80,7 +80,7 @@ def test_every_table_compiles(tmp_path: Path) -> None:
 def test_every_chart_is_drawn_and_the_frameworks_look_the_same_everywhere() -> None:
     import vl_convert
 
-    bound = sections(launch_bound_pair(), passed, CEILINGS)
+    bound = sections(launch_bound_pair(), passed, PEAKS)
     others = sections([*records(), *sweep()], passed)
     charts = [chart for section in others + bound for chart in section_charts(section)]
     over = ("throughput_over_batch_size", "throughput_over_models")

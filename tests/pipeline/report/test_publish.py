@@ -12,7 +12,7 @@ import pytest
 import harness.paths
 from harness.errors import ProjectError
 from harness.paths import PUBLISHED, README, Results
-from harness.results.ceilings import CeilingsRecord, read_ceilings, write_ceilings
+from harness.results.device_peaks import DevicePeaksRecord, read_device_peaks, write_device_peaks
 from harness.results.parity import ParityMetadata, ParityNumbers, key_of
 from harness.results.parity_file import read_parity, write_parity
 from harness.results.parity_gate import ParityGate
@@ -189,8 +189,8 @@ def test_full_records_are_copied_without_their_owner(results: Results, tmp_path:
     assert [one.root for one in shelves(tmp_path / "published")] == [shelf.root]
 
 
-def test_timelines_and_ceilings_of_the_same_devices_go_along(results: Results, tmp_path: Path) -> None:
-    """Of three ceilings one is of another device; of two timelines one is not there any more."""
+def test_timelines_and_peaks_of_the_same_devices_go_along(results: Results, tmp_path: Path) -> None:
+    """Of three records of peaks one is of another device; of two timelines one is not there any more."""
     found = {path: read_record(path) for path in results.records().rglob("*.json")}
     record_path, original = next((path, one) for path, one in found.items() if not one.measurement.quick)
     for name in ("kept-timeline.npz", "gone-timeline.npz"):
@@ -201,16 +201,16 @@ def test_timelines_and_ceilings_of_the_same_devices_go_along(results: Results, t
     write_timeline(kept, events, tracer="a tracer", on_device=False, steps=1, contents={})
     here = original.environment
     for name, where in {"jax-1": here, "torch-1": here | {"node": "lab-8"}, "torch-2": H200}.items():
-        made = CeilingsRecord(framework="jax", started_at="", ended_at="", environment=where, ceilings=[])
-        write_ceilings(made, results.ceilings / f"{name}.json")
+        made = DevicePeaksRecord(framework="jax", started_at="", ended_at="", environment=where, peaks=[])
+        write_device_peaks(made, results.device_peaks / f"{name}.json")
     shelf = publish(results, "cpu-2-cores", tmp_path / "published")
     assert [path.name for path in shelf.root.rglob("*-timeline.npz")] == ["kept-timeline.npz"]
     copy = shelf.records() / kept.relative_to(results.records())
     assert read_timeline(copy).about.names == ("aten::mm",)
-    ceilings = {path.name: read_ceilings(path) for path in sorted(shelf.ceilings.iterdir())}
-    nodes = {name: one.environment["node"] for name, one in ceilings.items()}
+    peaks = {path.name: read_device_peaks(path) for path in sorted(shelf.device_peaks.iterdir())}
+    nodes = {name: one.environment["node"] for name, one in peaks.items()}
     assert nodes == {"jax-1.json": "node-1", "torch-1.json": "node-2"}
-    for path in shelf.ceilings.iterdir():
+    for path in shelf.device_peaks.iterdir():
         assert_of_nobody(path)
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from harness.paths import Results
 from harness.plan import Framework
-from harness.results.ceilings import Ceiling, CeilingsRecord, write_ceilings
+from harness.results.device_peaks import DevicePeaksRecord, Peak, write_device_peaks
 from harness.results.record import Record
-from pipeline.report.ceilings import DeviceCeilings, attainable_of_devices, ceiling_lines, ceilings_table
 from pipeline.report.charts import TERM_COLORS
 from pipeline.report.compare import Section, sections
 from pipeline.report.csv_files import why_csv_text
+from pipeline.report.device_peaks import PeaksByDevice, device_peaks_table, peaks_by_device
 from pipeline.report.figures import section_charts
 from pipeline.report.why import TERMS, Terms, Why, terms_of, why_of
 from pipeline.report.why_words import OUTSIDE_OF_OPERATORS, TERM_WORDS, not_explained_lines, why_sentence
@@ -262,28 +262,28 @@ def test_bars_of_each_device_have_the_words_and_colours_of_its_own_terms() -> No
     }
 
 
-# Ceilings: shares of what is attainable, the roofline, the table.
+# Device peaks: shares of them, the roofline, the table.
 
 
-def made(framework: Framework, teraflops: float, terabytes: float) -> CeilingsRecord:
+def made(framework: Framework, teraflops: float, terabytes: float) -> DevicePeaksRecord:
     """Of fp32: a product of 2e12 operations, and a triad of 12e9 bytes."""
-    ceilings = [
-        Ceiling(kind="product", precision="fp32", shape=(10**4,) * 3, blocks=blocks([10 * 2 / teraflops] * 3)),
-        Ceiling(kind="triad", precision="fp32", shape=(10**9,), blocks=blocks([10 * 0.012 / terabytes] * 3)),
+    peaks = [
+        Peak(kind="product", precision="fp32", shape=(10**4,) * 3, blocks=blocks([10 * 2 / teraflops] * 3)),
+        Peak(kind="triad", precision="fp32", shape=(10**9,), blocks=blocks([10 * 0.012 / terabytes] * 3)),
     ]
-    return CeilingsRecord(framework=framework, started_at="", ended_at="", environment=H200, ceilings=ceilings)
+    return DevicePeaksRecord(framework=framework, started_at="", ended_at="", environment=H200, peaks=peaks)
 
 
-CEILINGS: DeviceCeilings = attainable_of_devices([made("jax", 50.0, 4.2), made("torch", 40.0, 4.3)])
+PEAKS: PeaksByDevice = peaks_by_device([made("jax", 50.0, 4.2), made("torch", 40.0, 4.3)])
 """50 TFLOP/s and 4.3 TB/s."""
 
 
-def compared(records: Iterable[Record], ceilings: DeviceCeilings = CEILINGS) -> Section:
-    (section,) = sections(records, passed, ceilings)
+def compared(records: Iterable[Record], peaks: PeaksByDevice = PEAKS) -> Section:
+    (section,) = sections(records, passed, peaks)
     return section
 
 
-def test_share_of_attainable_by_hand_where_there_is_a_ceiling() -> None:
+def test_share_of_attainable_by_hand_where_the_peaks_are_known() -> None:
     """6e9 operations at 50e12 per second take 0.12 ms: of JAX's step of 2 ms 6 %, of its 1.2 ms of products 10 %."""
     (row,) = compared(launch_bound_pair()).rows
     jax, torch = (terms_of(mode) for mode in row.modes)
@@ -291,7 +291,7 @@ def test_share_of_attainable_by_hand_where_there_is_a_ceiling() -> None:
     assert jax.products_share_of_attainable == pytest.approx(0.1)
     reached = "JAX: matrix products, which reach 10% of what was attainable on this GPU, and waits for 10% of its time."
     assert why_sentence(why_of(row)).endswith(reached)
-    without = compared(launch_bound_pair(), {"NVIDIA A100": CEILINGS["NVIDIA H200"]})
+    without = compared(launch_bound_pair(), {"NVIDIA A100": PEAKS["NVIDIA H200"]})
     assert "attainable" not in why_sentence(why_of(without.rows[0]))
     assert "roofline" not in {chart.name for chart in section_charts(without)}
 
@@ -316,22 +316,23 @@ def test_roofline_by_hand() -> None:
     assert [y for _, y in roof] == pytest.approx([25, 50, 50], rel=1e-4)
 
 
-def test_lines_of_the_ceilings_and_their_sources() -> None:
-    assert ceiling_lines(CEILINGS) == [
-        "NVIDIA H200: matrix products, fp32; the frameworks differ: 50 TFLOP/s attainable "
-        "(JAX 50 TFLOP/s, PyTorch 40 TFLOP/s); datasheet 67 TFLOP/s (75%)",
-        "NVIDIA H200: memory: 4.3 TB/s attainable (JAX 4.2 TB/s, PyTorch 4.3 TB/s); datasheet 4.8 TB/s (90%)",
+def test_table_of_the_peaks_and_their_sources() -> None:
+    table = device_peaks_table(PEAKS)
+    products = "matrix products, fp32; the frameworks differ"
+    assert [line.cells for line in table.lines] == [
+        ["NVIDIA H200", products, "50 TFLOP/s", "50 TFLOP/s", "40 TFLOP/s", "67 TFLOP/s (75%)"],
+        ["NVIDIA H200", "memory", "4.3 TB/s", "4.2 TB/s", "4.3 TB/s", "4.8 TB/s (90%)"],
     ]
-    assert " H200 SXM: NVIDIA's datasheet" in ceilings_table(CEILINGS).caption
+    assert " H200 SXM: NVIDIA's datasheet" in table.caption
 
 
-def test_causes_and_ceilings_in_csv_page_and_terminal(tmp_path: Path) -> None:
+def test_causes_and_peaks_in_csv_page_and_terminal(tmp_path: Path) -> None:
     results = Results(root=tmp_path)
     for one in (made("jax", 50.0, 4.2), made("torch", 40.0, 4.3)):
-        write_ceilings(one, results.new_ceilings(one.framework))
-    (results.ceilings / "odd.json").write_text("{}")
+        write_device_peaks(one, results.new_device_peaks(one.framework))
+    (results.device_peaks / "odd.json").write_text("{}")
     shown, page = reported(results, *launch_bound_pair())
-    assert "odd.json: no record of ceilings" in shown
+    assert "odd.json: not a record of device peaks" in shown
     assert "67 TFLOP/s (75%)" in page and '<td class="n">6.0%</td>' in page
     assert page.index("<h3>Why</h3>") < page.index("PyTorch&#39;s step takes") < page.index("Every execution mode")
     assert "triton_poi_fused_add_1" in page

@@ -11,7 +11,7 @@ from harness.experiments.load import load_config
 from harness.experiments.presets import expand_preset
 from harness.paths import REPOSITORY, Results
 from harness.plan import Cell, JobPlan, MeasurementSettings, Pair, Screening, Variant
-from harness.results.ceilings import Ceiling, CeilingsRecord, write_ceilings
+from harness.results.device_peaks import DevicePeaksRecord, Peak, write_device_peaks
 from pipeline.submission.estimate import (
     Durations,
     Estimate,
@@ -56,20 +56,20 @@ def test_by_the_protocol_and_by_a_slow_step() -> None:
     assert protocol_s(MeasurementSettings(), starts=1, step_s=0.5) == pytest.approx(53.0)
 
 
-def test_a_step_takes_at_least_its_operations_at_the_ceiling(tmp_path: Path) -> None:
+def test_a_step_takes_at_least_its_operations_at_the_peak(tmp_path: Path) -> None:
     """ResNet-18 at batch 256: three passes of two operations for each of 555,422,720 multiply-adds are 853.1 GFLOP a
     step, so 8.531 s at 0.1 TFLOP/s. Twelve processes of 10 + 3 steps, 4 idle, 5 steps of warm-up, 3 blocks, 3 waited
     for and 1 of energy take 15 steps and 14 s each, and the warm starts two more starts."""
     results = Results(root=tmp_path)
     of_two_operations = blocks([2.0 / 1e11] * 3, calls=1, samples=1)
-    measured = CeilingsRecord(
+    measured = DevicePeaksRecord(
         framework="jax",
         started_at="2026-11-22T10:00:00+00:00",
         ended_at="2026-11-22T10:00:01+00:00",
         environment={"gpu": {"name": "NVIDIA H100 PCIe"}, "framework": {"platform": "gpu"}},
-        ceilings=[Ceiling(kind="product", precision="fp32", shape=(1, 1, 1), blocks=of_two_operations)],
+        peaks=[Peak(kind="product", precision="fp32", shape=(1, 1, 1), blocks=of_two_operations)],
     )
-    write_ceilings(measured, results.new_ceilings("jax"))
+    write_device_peaks(measured, results.new_device_peaks("jax"))
     cell = {"gpu": "h100", "benchmark": "cifar10", "use_case": 1, "use_case_name": "train"}
     variant = Variant(model="resnet18", batch_size=256, precision="fp32", execution_mode="step.jit")
     of_resnet = plan_of(**cell).model_copy(update={"variants": (variant,)})
