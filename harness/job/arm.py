@@ -24,6 +24,7 @@ from harness.job.warm_start import explains_itself, has_warm_start, start_twice,
 from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results
 from harness.plan import JobPlan, Launch, Measurement
+from harness.results.code_digest import code_digests
 from harness.results.environment import load_average
 from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.flags import quality_flags
@@ -310,6 +311,7 @@ class Arm:
         }
 
     def begin(self, measurement: Measurement) -> Attempt:
+        self._environment["code"] = code_digests(self.plan.framework, self.plan.cell)
         path = self._results.new_record(measurement)
         self._environment |= {"load_average": load_average(), "neighbours": neighbours()}
         self.tracker.begin(measurement, self._environment)

@@ -26,7 +26,7 @@ from harness.measure.world import World
 from harness.plan import FRAMEWORKS, Framework, Precision
 from harness.printable import printable
 from harness.results.ceilings import Ceiling, CeilingsRecord, Kind, write_ceilings
-from harness.results.environment import code_digests, describe_environment, loaded_code
+from harness.results.environment import describe_environment
 from harness.results.fake_gpu import found_fakes
 from harness.results.record import Blocks
 
@@ -162,7 +162,7 @@ def _opened(framework: str, position: int) -> tuple[Gpus, Any, Any]:
 def _record(
     framework: str, started_at: str, device: Any, gpu: Any, found: list[Ceiling], refused: dict[str, str]
 ) -> CeilingsRecord:
-    of_process = {"framework": device.describe(), "gpu": gpu.describe(), "code": loaded_code(code_digests(framework))}
+    of_process = {"framework": device.describe(), "gpu": gpu.describe()}
     return CeilingsRecord(
         framework=next(one for one in FRAMEWORKS if one == framework),
         started_at=started_at,

@@ -2,8 +2,8 @@
 taken for a measurement.
 
 Where one is found, a job refuses to begin. Tests try the whole project on it all the same: in a results folder that has
-the file `Results.fake_gpu`, which takes nothing else. Its records say so twice, in their environment and among their
-code digests. They are read in that folder alone, and whatever is reported of it begins with HEADLINE.
+the file `Results.fake_gpu`, which takes nothing else. Its records say so in their environment. They are read in that
+folder alone, and whatever is reported of it begins with HEADLINE.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from harness.paths import Results
 
 HEADLINE = "made on a fake GPU: no number here is a measurement"
 KEY = "fake_gpu"
-"""In a record's environment, and in its code digests."""
+"""In a record's environment."""
 LEFT_OUT = {
     "check": "the step is compared with no reference",
     "is_finite": "outputs may be anything",
@@ -56,8 +56,7 @@ def _has_symbol(library: str | None) -> bool:
 
 def is_of_a_fake(environment: Mapping[str, Any]) -> bool:
     """`environment`: of a record."""
-    code = environment.get("code")
-    return environment.get(KEY) is not None or (isinstance(code, Mapping) and KEY in code)
+    return environment.get(KEY) is not None
 
 
 def is_for_fakes(record: Path) -> bool:

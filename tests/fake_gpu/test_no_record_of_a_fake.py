@@ -26,7 +26,6 @@ from tests.made.project import BehavingProject, make_behaving_project, without_s
 from tests.made.report_records import H200, record, save
 
 FOUND = {"found": ["FAKE_CUDA_CARD is set"], "left_out": LEFT_OUT}
-CODE = {"harness": "0" * 16, "runner": "1" * 16, "fake_gpu": "2" * 16}
 
 
 @pytest.fixture
@@ -43,8 +42,8 @@ def run(project: BehavingProject, **variables: str) -> "subprocess.CompletedProc
     return run_python(*command[1:], cwd=project.root, env=without_slurm() | variables)
 
 
-def of_a_fake(results: Results, **environment: object) -> tuple[Path, Record]:
-    made = record("torch", "step.eager", 2000, environment=H200 | {"fake_gpu": FOUND, "code": CODE} | environment)
+def of_a_fake(results: Results) -> tuple[Path, Record]:
+    made = record("torch", "step.eager", 2000, environment=H200 | {"fake_gpu": FOUND})
     return save(made, results), made
 
 
@@ -111,13 +110,6 @@ def test_a_record_counts_in_a_marked_folder_alone(tmp_path: Path) -> None:
     assert (status, HEADLINE in said, "2,000" in said) == (1, True, False)
     with pytest.raises(ProjectError, match="has no record of a full measurement"):
         publish(of_measurements, "fakes", tmp_path / "published")
-
-
-@pytest.mark.parametrize("without", ["fake_gpu", "code"])
-def test_each_of_its_two_marks_is_enough(tmp_path: Path, without: str) -> None:
-    path, _ = of_a_fake(Results(root=tmp_path), **{without: None})
-    with pytest.raises(RecordError, match=HEADLINE):
-        read_record(path)
 
 
 def test_a_report_of_them_begins_with_what_they_are_and_is_not_for_everybody(tmp_path: Path) -> None:
