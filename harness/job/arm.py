@@ -307,7 +307,6 @@ class Arm:
             "job": self._inputs.folder.name,
             "data": self._inputs.data,
             "weights": self._inputs.weights.get(measurement.variant.model),
-            "registration": self.plan.registration,
         }
 
     def begin(self, measurement: Measurement) -> Attempt:

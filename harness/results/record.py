@@ -4,10 +4,9 @@ Raw samples only; every number is derived on reading (harness/results/quantities
 
 History of the schema:
     2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's. Since then, without a new
-                version: a measurement has a `stage`; without one it is a replicate; `registration`, later
-                with a `rules_version`; an explanation has `other_cpus`; `in_turns` has `after_other`;
-                `environment.code` has a digest of each module that was imported, and before that `harness` and
-                `runner`, of whole folders
+                version: a measurement has a `stage`; without one it is a replicate; an explanation has
+                `other_cpus`; `in_turns` has `after_other`; `registration` is gone; `environment.code` has one
+                digest for `harness` and one for the runner, and before that one for each module
 """
 
 import math
@@ -15,13 +14,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness.errors import RecordError
 from harness.files import in_words, way_out, write_atomically
 from harness.packs import record_text
 from harness.paths import Results
-from harness.plan import LONGEST_S, DataKind, Frozen, Measurement, Registration
+from harness.plan import LONGEST_S, DataKind, Frozen, Measurement
 from harness.results.fake_gpu import HEADLINE, is_for_fakes, is_of_a_fake
 from harness.results.known_environment import require_known
 
@@ -341,6 +340,10 @@ class WeightsIdentity(Frozen):
     """As it is published, among ImageNet's 1,000 classes."""
 
 
+RETIRED_FIELDS = frozenset({"registration"})
+"""Fields of the published records that nothing reads any more."""
+
+
 class Record(Frozen):
     schema_version: Literal[2] = SCHEMA_VERSION
     measurement_id: str
@@ -355,8 +358,6 @@ class Record(Frozen):
     data: DataIdentity | None = None
     weights: WeightsIdentity | None = None
     """None where they are drawn from the seed."""
-    registration: Registration | None = None
-    """As the job's plan had it; None in records that were made before there was any."""
     started_at: str
     ended_at: str
     """ISO 8601, UTC."""
@@ -369,6 +370,13 @@ class Record(Frozen):
     """In their order; empty on one device."""
     parity: str | None = None
     """File beside this record with the numbers that the parity gate compares (harness/results/parity.py)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_retired_fields(cls, content: Any) -> Any:
+        if not isinstance(content, dict):
+            return content
+        return {name: value for name, value in content.items() if name not in RETIRED_FIELDS}
 
 
 def active_s(record: Record) -> float:

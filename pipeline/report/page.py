@@ -156,9 +156,8 @@ def measured_sentence(records: Sequence[Record]) -> str:
 
 
 def _how_sure(group: Group, calibrated: CalibratedDevices) -> list[str]:
-    registered = dict.fromkeys(wording.registered_text(section) for section in group.sections)
     found = [*trust_sentences(calibrated.get(group.device, ())), wording.chance_sentence(group.sections)]
-    return [*filter(None, found), *registered]
+    return list(filter(None, found))
 
 
 def _place(index: int, section: Section, traces: Mapping[str, str]) -> Place:
