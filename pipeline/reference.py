@@ -91,8 +91,8 @@ def _default(value: object, is_required: bool) -> str:
 
 def quantities_table() -> str:
     return markdown_table(
-        ("number", "title", "what", "shown in"),
-        ((f"`{one.name}`", one.title(ANY_METRIC), one.about, ", ".join(one.shown)) for one in QUANTITIES),
+        ("number", "title", "what", "on the page"),
+        ((f"`{one.name}`", one.title(ANY_METRIC), one.about, "yes" if one.on_page else "") for one in QUANTITIES),
     )
 
 

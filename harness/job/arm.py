@@ -318,7 +318,6 @@ class Arm:
             measurement=measurement,
             data_dir=self.plan.data_dir,
             explain=explains_itself(measurement),
-            timeline=str(self._results.timeline_of(path)),
         )
         return Attempt(
             measurement=measurement,

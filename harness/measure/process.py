@@ -75,8 +75,7 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
             leave_parity_numbers(session, build, task.parity, channel, Path(task.data_dir))
             channel.result(Result())
         else:
-            timeline = Path(task.timeline) if task.timeline else None
-            measuring = Measuring(session, gpu=gpu, channel=channel, timeline=timeline, turns=turns)
+            measuring = Measuring(session, gpu=gpu, channel=channel, turns=turns)
             measure = measuring.cold_calls if task.cold_calls_only else measuring.everything
             channel.result(measure(build, explained=task.explain))
     except Exception as error:

@@ -5,8 +5,9 @@ Raw samples only; every number is derived on reading (harness/results/quantities
 History of the schema:
     2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's. Since then, without a new
                 version: a measurement has a `stage`; without one it is a replicate; an explanation has
-                `other_cpus`; `in_turns` has `after_other`; `registration` is gone; `environment.code` has one
-                digest for `harness` and one for the runner, and before that one for each module
+                `other_cpus`; `in_turns` has `after_other`; `registration` and `timeline` are gone;
+                `environment.code` has one digest for `harness` and one for the runner, and before that one for each
+                module
 """
 
 import math
@@ -35,6 +36,16 @@ class Measured(Frozen):
     """JSON has no infinity and no NaN: what is neither a number nor None is refused before it is written."""
 
     model_config = ConfigDict(allow_inf_nan=False)
+
+
+RETIRED_FIELDS = frozenset({"registration", "timeline", "timeline_absent"})
+"""Fields of the published records that nothing reads any more."""
+
+
+def _without_retired_fields(content: Any) -> Any:
+    if not isinstance(content, dict):
+        return content
+    return {name: value for name, value in content.items() if name not in RETIRED_FIELDS}
 
 
 Count = Annotated[int, Field(ge=1, le=2**62)]
@@ -220,6 +231,8 @@ class TracedWindow(Measured):
 class Explanation(Measured):
     """Where a step's time goes: of a process that is not timed, or of a smoke run's own when all its times are told."""
 
+    _without_retired_fields = model_validator(mode="before")(_without_retired_fields)
+
     tracer: str
     """Who traced, with its release."""
     on_device: bool
@@ -232,9 +245,6 @@ class Explanation(Measured):
     """Two, the second with twice as many steps."""
     work: Work | None = None
     work_absent: str | None = None
-    timeline: str | None = None
-    """File beside this record with the events of the longer window (harness/results/timeline_file.py)."""
-    timeline_absent: str | None = None
     other_cpus: float | None = None
     """On a CPU: how many of this process's CPUs others kept busy on average, until the last step was traced."""
 
@@ -340,10 +350,6 @@ class WeightsIdentity(Frozen):
     """As it is published, among ImageNet's 1,000 classes."""
 
 
-RETIRED_FIELDS = frozenset({"registration"})
-"""Fields of the published records that nothing reads any more."""
-
-
 class Record(Frozen):
     schema_version: Literal[2] = SCHEMA_VERSION
     measurement_id: str
@@ -371,12 +377,7 @@ class Record(Frozen):
     parity: str | None = None
     """File beside this record with the numbers that the parity gate compares (harness/results/parity.py)."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_retired_fields(cls, content: Any) -> Any:
-        if not isinstance(content, dict):
-            return content
-        return {name: value for name, value in content.items() if name not in RETIRED_FIELDS}
+    _without_retired_fields = model_validator(mode="before")(_without_retired_fields)
 
 
 def active_s(record: Record) -> float:

@@ -1,7 +1,7 @@
 """All records of a results folder, read with what must be said about those that cannot be."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ProjectError, RecordError
@@ -72,44 +72,4 @@ def read_folders(paths: Mapping[str, Sequence[Path]], advance: Callable[[], None
         ),
         paths=sum((reading.paths for _, reading in found), ()),
         refused=sum((reading.refused for _, reading in found), ()),
-    )
-
-
-def without_odd_ones(reading: Reading, work: Callable[[Sequence[Record]], object]) -> Reading:
-    """Without the records for which `work` raises, each named among the refused: what is odd about them was not
-    foreseen, and none of them shall cost the others their report.
-
-    Raises:
-        Exception: as `work` does where it fails for every record, or for none alone, which then is not theirs.
-    """
-    left_out: dict[int, Exception] = {}
-
-    def search(numbers: Sequence[int]) -> None:
-        try:
-            work([reading.records[number] for number in numbers])
-        except (ProjectError, OSError):
-            raise
-        except Exception as error:
-            if len(numbers) == 1:
-                left_out[numbers[0]] = error
-                return
-            before = len(left_out)
-            for half in (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]):
-                search(half)
-            if len(left_out) == before:
-                raise
-
-    search(range(len(reading.records)))
-    if left_out and len(left_out) == len(reading.records):
-        raise left_out[0]
-    good = [number for number in range(len(reading.records)) if number not in left_out]
-    sentences = [
-        f"{reading.paths[number]}: no report can be made with it ({type(why).__name__}: {why}). It is left alone."
-        for number, why in sorted(left_out.items())
-    ]
-    return replace(
-        reading,
-        records=tuple(reading.records[number] for number in good),
-        paths=tuple(reading.paths[number] for number in good),
-        refused=(*reading.refused, *map(printable, sentences)),
     )
