@@ -275,6 +275,11 @@ def on_shelves(results: Results) -> Shelved:
 
 
 def _nothing(results: Results, reading: Reading, everything: Sequence[Section]) -> str:
+    if not reading.records and (inside := shelves(results.root)):
+        names = ", ".join(folder.root.name for folder in inside)
+        first = inside[0].root
+        as_typed = first.relative_to(Path.cwd()) if first.is_relative_to(Path.cwd()) else first
+        return f"Holds results folders: {names}. --results {as_typed}"
     if not reading.records:
         return f"No records under {results.records()}. Measure first: {TRY}"
     there = sorted({f"{s.setup.device}: {s.setup.cell.benchmark}, {s.setup.cell.use_case}" for s in everything})

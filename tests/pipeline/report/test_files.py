@@ -207,6 +207,15 @@ def test_the_report_writes_its_folder_anew(tmp_path: Path) -> None:
     }
 
 
+def test_a_folder_of_results_folders_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("east", "west"):
+        save(record("jax", "step.jit"), Results(root=tmp_path / "published" / name))
+    monkeypatch.chdir(tmp_path)
+    console = plain(200)
+    assert report_command(Results(root=tmp_path / "published"), ReportOptions(), console) == 1
+    assert text(console) == "Holds results folders: east, west. --results published/east\n"
+
+
 def test_a_spreadsheet_computes_nothing_of_a_record() -> None:
     calc = section_of([record("jax", "step.jit", environment=H200 | {"gpu": {"name": '=cmd|"/c calc"!A1'}})])
     (line,) = csv_lines([calc])
