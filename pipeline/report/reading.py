@@ -8,7 +8,6 @@ from harness.errors import ProjectError, RecordError
 from harness.paths import Results
 from harness.printable import printable
 from harness.results.record import Record, read_record
-from pipeline.report.compact import Compactor
 from pipeline.report.software import RESULTS_FOLDER
 
 
@@ -22,18 +21,16 @@ class Reading:
 
 
 def read_records(
-    paths: Iterable[Path], advance: Callable[[], None] = lambda: None, *, planted: bool = False, compact: bool = False
+    paths: Iterable[Path], advance: Callable[[], None] = lambda: None, *, planted: bool = False
 ) -> Reading:
     """
     Args:
         advance: called after each file.
-        compact: small in memory, and not to be written again.
         planted: only records of `main.py calibrate`, which are about the machine and no results; else only the others.
     """
     records: list[Record] = []
     read: list[Path] = []
     refused: list[str] = []
-    compactor = Compactor() if compact else None
     for path in paths:
         try:
             record = read_record(path)
@@ -41,7 +38,7 @@ def read_records(
             refused.append(printable(str(error)))
         else:
             if (record.measurement.variant.planted is not None) == planted:
-                records.append(compactor.compact(record) if compactor else record)
+                records.append(record)
                 read.append(path)
         advance()
     return Reading(records=tuple(records), paths=tuple(read), refused=tuple(refused))
@@ -63,7 +60,7 @@ def folder_names(folders: Sequence[Results]) -> dict[str, Results]:
 def read_folders(paths: Mapping[str, Sequence[Path]], advance: Callable[[], None]) -> Reading:
     """Of results folders, by their names: each record of several says in which it lies, so that none of one meets one
     of another."""
-    found = [(name, read_records(of_folder, advance, compact=True)) for name, of_folder in paths.items()]
+    found = [(name, read_records(of_folder, advance)) for name, of_folder in paths.items()]
     return Reading(
         records=tuple(
             one.model_copy(update={"environment": {**one.environment, RESULTS_FOLDER: name}}) if name else one
