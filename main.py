@@ -336,17 +336,10 @@ def status_command(arguments: argparse.Namespace) -> int:
 
 def report_parser() -> Parser:
     parser = Parser("main.py report", REPORT_DESCRIPTION)
-    parser.switch("--details", "also show the tables of every execution mode here, as the page does")
     parser.switch(
         "--fleet",
         "compare the cards that `main.py --fleet N` has measured, instead: how far they are apart, beside how far "
         "replicates on one card are, and which is the slowest",
-    )
-    parser.switch("--png", "also draw each figure as PNG")
-    parser.switch(
-        "--trace",
-        "also leave what ran when in the traced steps of each explained measurement, as a file for ui.perfetto.dev, in "
-        "the folder `traces` of the report; the page links to it",
     )
     parser.switch("--no-figures", "draw no figure files, which is faster; the page still has its charts")
     parser.switch(
@@ -401,10 +394,7 @@ def report_command(arguments: argparse.Namespace) -> int:
     if arguments.fail_above is not None and arguments.baseline is None:
         raise ProjectError("--fail-above: goes with --baseline, which names what to compare with")
     options = command.ReportOptions(
-        png=arguments.png,
         figures=not arguments.no_figures,
-        details=arguments.details,
-        trace=arguments.trace,
         gpus=tuple(arguments.gpu or ()),
         benchmarks=tuple(arguments.benchmark or ()),
         use_cases=tuple(arguments.use_case or ()),

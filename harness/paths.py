@@ -14,8 +14,6 @@ README = REPOSITORY / "README.md"
 PUBLISHED = REPOSITORY / "results" / "published"
 """The one results folder that git knows: the records behind the README's table."""
 
-TIMELINE_ENDING = "-timeline.npz"
-
 
 def timestamp() -> str:
     """`20261121T101502.123456Z-3fa9`: sorts by time; the random end keeps two nodes' starts apart."""
@@ -136,10 +134,6 @@ class Results:
     def log_of(self, record: Path) -> Path:
         """The output of the measurement's process, beside its record."""
         return record.with_suffix(".log")
-
-    def timeline_of(self, record: Path) -> Path:
-        """What ran when in its traced steps, beside it (harness/results/timeline_file.py)."""
-        return record.with_name(f"{record.stem}{TIMELINE_ENDING}")
 
     def new_job_folder(self, pair: Pair | str) -> "JobFolder":
         """Of a pair, or by the name of a job that has several (pipeline/submission/whole_nodes.py)."""

@@ -330,17 +330,6 @@ class Screening(Frozen):
     """Those of many steps in a call, which are compared only with each other."""
 
 
-class Registration(Frozen):
-    """What was fixed when a plan was made, and not chosen by what came out (harness/work/registration.py)."""
-
-    checksum: Digest
-    """Of all of it: the thresholds, the headline pair, and the exclusions."""
-    exclusions: Digest
-    """Of those in experiments.yaml alone, which a report does not read."""
-    rules_version: int = 1
-    """Of the rules by which verdicts are given; plans had none before the second."""
-
-
 class JobPlan(Frozen):
     """All that a job measures of one framework."""
 
@@ -364,8 +353,6 @@ class JobPlan(Frozen):
     """Every mode in all replicates, whichever is the fastest."""
     screening: Screening | None = None
     """None: nothing is to be chosen, and every mode has all replicates."""
-    registration: Registration | None = None
-    """None in plans that were made before there was any."""
     launch: Launch = Launch()
     price_per_hour: float | None = None
     """Of all its GPUs together; None where none is given. In no measurement's id."""

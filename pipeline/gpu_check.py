@@ -5,6 +5,7 @@ is a process with a log. The names of the steps that passed are kept beside the 
 where it was: after a failure, after Ctrl-C, and after the ten minutes.
 """
 
+import hashlib
 import itertools
 import json
 import os
@@ -30,7 +31,7 @@ from harness.measure.gpu import Gpu, NoGpu, open_gpu
 from harness.packs import record_paths
 from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS, Framework
-from harness.results.environment import CACHE_FOLDERS, code_digests, describe_environment
+from harness.results.environment import CACHE_FOLDERS, describe_environment
 from harness.results.record import read_record
 from harness.work.applies import why_not_precision
 from harness.work.declared import use_case, use_case_names
@@ -211,6 +212,13 @@ def identity_of(environment: Mapping[str, Any]) -> dict[str, Any]:
         "packages": environment["packages"],
         "code": {framework: code_digests(framework) for framework in FRAMEWORKS},
     }
+
+
+def code_digests(framework: str) -> str:
+    """Return a digest of all files that a step may import."""
+    folders = [REPOSITORY / "harness", REPOSITORY / f"{framework}_runner"]
+    files = sorted(file for folder in folders for file in folder.rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 class Runner:

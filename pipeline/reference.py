@@ -7,7 +7,6 @@ import inspect
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from types import ModuleType
 from typing import Any
 
 from harness.experiments.flags import add_narrowing_flags
@@ -18,10 +17,8 @@ from harness.plan import FRAMEWORKS, Framework, Frozen, Launch, MeasurementSetti
 from harness.results import parity, record, sequential
 from harness.results.flags import WORTHLESS, meanings
 from harness.results.quantities import COMPARED, QUANTITIES
-from harness.results.thresholds import NEWEST
 from harness.work import closeness
 from harness.work.declared import Formulation, Nothing, Run, UseCase, benchmark, benchmark_names, use_case
-from harness.work.registration import RULES, WITH_THRESHOLDS, thresholds_by_name
 from harness.work.tasks import Metric
 from pipeline.markdown import markdown_table
 
@@ -39,16 +36,14 @@ BOUNDS = {
     **{"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "exclusiveMaximum": "less than"},
     "multipleOf": "a multiple of",
 }
-LONGEST_WORD = 60
-"""Characters of a constant's value in a table; longer ones are read in the source."""
 
 
-def words_below(owner: type | ModuleType) -> dict[str, str]:
-    """The string below each field of a class, or below each constant of a module, on one line, by its name."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
-    body = tree.body[0].body if isinstance(owner, type) and isinstance(tree.body[0], ast.ClassDef) else tree.body
+def words_below(owner: type) -> dict[str, str]:
+    """Return the string below each field of a class, on one line, by the field's name."""
+    (class_definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    assert isinstance(class_definition, ast.ClassDef)
     found = {}
-    for above, below in pairwise(body):
+    for above, below in pairwise(class_definition.body):
         match above, below:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
@@ -96,8 +91,8 @@ def _default(value: object, is_required: bool) -> str:
 
 def quantities_table() -> str:
     return markdown_table(
-        ("number", "title", "what", "shown in"),
-        ((f"`{one.name}`", one.title(ANY_METRIC), one.about, ", ".join(one.shown)) for one in QUANTITIES),
+        ("number", "title", "what", "on the page"),
+        ((f"`{one.name}`", one.title(ANY_METRIC), one.about, "yes" if one.on_page else "") for one in QUANTITIES),
     )
 
 
@@ -212,19 +207,6 @@ def looks_table() -> str:
     )
 
 
-def thresholds_table() -> str:
-    words = {name: text for module in WITH_THRESHOLDS for name, text in words_below(module).items()}
-    return markdown_table(
-        ("constant", "value", "what"),
-        ((f"`{name}`", _short(value), words.get(name, "")) for name, value in sorted(thresholds_by_name().items())),
-    )
-
-
-def _short(value: object) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= LONGEST_WORD else "see the source"
-
-
 def record_tables() -> Iterator[str]:
     for one in PARTS_OF_A_RECORD:
         words = of_fields(one)
@@ -278,16 +260,12 @@ def parts() -> Iterator[str]:
     yield "## Flags"
     yield "A flag warns. Only those of the last column keep a mode out of every ratio."
     yield flags_table()
-    yield "## Looks and rules"
+    yield "## Looks"
     yield (
         "How many standard errors the interval of a ratio reaches at each look, by the most pairs "
         "(`replicates`; [how](protocol.md#looks-and-verdict)):"
     )
     yield looks_table()
-    yield "The rules by version; a record is judged by the newest:"
-    yield markdown_table(("version", "rules"), ((f"{number}", words) for number, words in RULES.items()))
-    yield f"What version {NEWEST} registers, beside the declared pair and `exclude`:"
-    yield thresholds_table()
     yield "## Flags that narrow"
     yield (
         "`python main.py` measures the preset `headline`, `--preset NAME` another one, `--benchmark` and `--use_case` "

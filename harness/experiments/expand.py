@@ -25,7 +25,6 @@ from harness.work.applies import why_not
 from harness.work.declared import Mode, benchmark_names, use_case_names
 from harness.work.declared import benchmark as declared_benchmark
 from harness.work.declared import use_case as declared_use_case
-from harness.work.registration import registration
 
 Choice = TypeVar("Choice", str, int)
 
@@ -212,9 +211,6 @@ def _plans(
             full=selection.full,
             launch=config.launch(framework, in_a_job=True),
             price_per_hour=config.price_per_hour(gpu, use_case),
-            registration=registration(
-                config.use_cases[use_case].name, _exclusions(config, benchmark, use_case, quick=quick)
-            ),
             screening=None
             if selection.full or quick or narrowing.execution_modes or narrowing.runs  # who names them wants them
             else _screening(config, framework, use_case, protocol),
@@ -222,18 +218,6 @@ def _plans(
         for framework, own in of_frameworks.items()
     ]
     return [plan if plan.screened_variants() else plan.model_copy(update={"screening": None}) for plan in plans]
-
-
-def _exclusions(config: Config, benchmark: str, use_case: int, *, quick: bool) -> list[dict[str, Any]]:
-    """What is excluded of this cell's variants, and nothing that is said of other benchmarks and their models. Which
-    cells are left out (`matrix.exclude`) concerns no cell that is measured."""
-    models = sorted(model.name for model in declared_benchmark(benchmark).models)
-    found = []
-    for partial in config.excluded(benchmark, use_case, quick=quick):
-        own = (partial.of_benchmark(framework, benchmark, models) for framework in FRAMEWORKS)
-        if concerned := next(filter(None, own), None):
-            found.append(concerned.model_dump(mode="json"))
-    return found
 
 
 def narrowed(

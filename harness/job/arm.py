@@ -25,6 +25,7 @@ from harness.measure.channel import ChildTask, Event
 from harness.measure.gpu import open_gpu
 from harness.paths import JobFolder, Results
 from harness.plan import JobPlan, Launch, Measurement
+from harness.results.code_digest import code_digests
 from harness.results.device_peaks import has_device_peaks
 from harness.results.environment import load_average
 from harness.results.flags import quality_flags
@@ -322,10 +323,10 @@ class Arm:
             "job": self._inputs.folder.name,
             "data": self._inputs.data,
             "weights": self._inputs.weights.get(measurement.variant.model),
-            "registration": self.plan.registration,
         }
 
     def begin(self, measurement: Measurement) -> Attempt:
+        self._environment["code"] = code_digests(self.plan.framework, self.plan.cell)
         path = self._results.new_record(measurement)
         self._environment |= {"load_average": load_average(), "neighbours": neighbours()}
         self.tracker.begin(measurement, self._environment)
@@ -333,7 +334,6 @@ class Arm:
             measurement=measurement,
             data_dir=self.plan.data_dir,
             explain=explains_itself(measurement),
-            timeline=str(self._results.timeline_of(path)),
         )
         return Attempt(
             measurement=measurement,

@@ -12,8 +12,7 @@ from harness.job.arm import Arm
 from harness.plan import Framework, Measurement
 from harness.results.model_trace import why_not_the_same
 from harness.results.parity import Judgement, ParityNumbers, judge, structure, work_of
-from harness.work.declared import use_case
-from harness.work.registration import headline_of
+from harness.work.declared import headline_of, use_case
 
 
 @dataclass(frozen=True)

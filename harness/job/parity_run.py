@@ -15,7 +15,7 @@ from harness.job.ranks import RanksReport
 from harness.measure.channel import ChildTask, Event, ParityTask
 from harness.paths import Results
 from harness.plan import JobPlan, Measurement
-from harness.results.environment import code_digests, is_code_on_disk
+from harness.results.code_digest import code_digests
 from harness.results.parity import ParityMetadata, ParityNumbers, gate_measurement, key_of
 from harness.results.parity_file import read_parity, write_parity
 
@@ -78,18 +78,22 @@ class ParityRun:
 
     def _task(self, measurement: Measurement) -> ParityTask:
         path = self._results.new_parity(self._plan.cell, self._plan.framework, key_of(measurement).digest)
-        return ParityTask(measurement=measurement, path=str(path), environment=self._environment)
+        environment = self._environment | {"code": self._code()}
+        return ParityTask(measurement=measurement, path=str(path), environment=environment)
+
+    def _code(self) -> dict[str, str]:
+        return code_digests(self._plan.framework, self._plan.cell)
 
     def _left_by_this_job(self, digest: str) -> Path | None:
         """The newest good file that today's code has made; what failed is tried again."""
-        code = code_digests(self._plan.framework)
+        code = self._code()
         for path in reversed(self._results.parity_files(self._plan.cell, self._plan.framework, digest)):
             try:
                 metadata = read_parity(path).metadata
             except RecordError:
                 continue
             made_by = metadata.environment
-            is_own = made_by.get("job") == self._job and is_code_on_disk(made_by.get("code"), code)
+            is_own = made_by.get("job") == self._job and made_by.get("code") == code
             if metadata.outcome == "ok" and is_own:
                 return path
         return None

@@ -9,11 +9,29 @@ a step is two of them, and which of the two is started first alternates.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from harness.plan import PARTNERS, JobPlan, Measurement, Pair
-from harness.work.registration import first_replicates, first_variant
+from harness.plan import PARTNERS, JobPlan, Measurement, Pair, Variant
+from harness.work.declared import headline_of
 
 Step = tuple[Measurement, ...]
 """A measurement alone, or two whose processes take turns, the first of them first."""
+
+FIRST_REPLICATES = 2
+"""Replicates of the first pair: two give an interval, and a steady drift cancels over them."""
+
+
+def first_variant(plan: JobPlan) -> Variant | None:
+    """Return the plan's first variant in the declared headline mode, which is measured before everything else, so that
+    there soon is a ratio. None where the plan has none, or nothing that it could come before."""
+    if len(plan.variants) < 2 or plan.protocol.replicates < FIRST_REPLICATES or plan.cell.is_calibration:
+        return None
+    mode = headline_of(plan.cell.use_case_name).get(plan.framework)
+    return next((variant for variant in plan.variants if variant.execution_mode == mode), None)
+
+
+def first_replicates(plan: JobPlan) -> range:
+    """Return the second and third replicate, for `first_variant`: the very first has its warm start after it."""
+    first = min(1, plan.protocol.replicates - FIRST_REPLICATES)
+    return range(first, first + FIRST_REPLICATES)
 
 
 def first_ratio(pair: Pair) -> list[Step]:

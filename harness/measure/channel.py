@@ -59,8 +59,6 @@ class ChildTask(Frozen):
     """The framework keeps the GPU's memory in one piece: it had run out of it in its own way."""
     explain: bool = False
     """When all else is done and told: say where a step's time goes (harness/measure/explain.py)."""
-    timeline: str = ""
-    """Where the events of the traced steps are left; nowhere if it is empty."""
     cold_calls_only: bool = False
     """The cold calls are the whole work: another process has filled the compilers' caches, and this one finds them."""
     in_turns: Place | None = None

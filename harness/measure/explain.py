@@ -7,10 +7,9 @@ timed after this.
 
 import importlib
 from math import ceil
-from pathlib import Path
 from typing import Any
 
-from harness.errors import ProjectError, RecordError
+from harness.errors import ProjectError
 from harness.measure import clock
 from harness.measure.other_cpu_load import OtherCpuLoad
 from harness.measure.program import Program, Session
@@ -18,7 +17,6 @@ from harness.results.kernel_names import class_of
 from harness.results.record import Blocks, Explanation, KernelClass, KernelTime, TracedWindow, Work
 from harness.results.statistics import median
 from harness.results.timeline import Timeline, window_of
-from harness.results.timeline_file import write_timeline
 from harness.work.products import work_of
 
 BLOCKS_MAX_TIME_S = 3.0
@@ -35,13 +33,10 @@ OTHERS = "(all others of class {})"
 NOT_KNOWN = "the use case does not tell what its model takes"
 
 
-def explain(
-    program: Program, session: Session[Any], blocks: Blocks | None = None, timeline: Path | None = None
-) -> Explanation:
+def explain(program: Program, session: Session[Any], blocks: Blocks | None = None) -> Explanation:
     """
     Args:
         blocks: of this very process, where there are any; else some are timed first.
-        timeline: where the events of the longer window are left.
 
     Raises:
         ProjectError: the tracer has seen nothing.
@@ -72,7 +67,6 @@ def explain(
         raise ProjectError(f"{trace.tracer()} saw nothing run: on a GPU another client of CUPTI, as nsys, shuts it out")
     others = other_load.cpus()
     on_device = session.device.describe().get("platform") in ("gpu", "cuda")
-    left, left_absent = _leave(timeline, *traced[-1], tracer=trace.tracer(), on_device=on_device, window=windows[-1])
     return Explanation(
         tracer=trace.tracer(),
         on_device=on_device,
@@ -81,8 +75,6 @@ def explain(
         windows=windows,
         work=work,
         work_absent=work_absent,
-        timeline=left,
-        timeline_absent=left_absent,
         other_cpus=None if on_device else others,
     )
 
@@ -112,25 +104,6 @@ def _work(program: Program, session: Session[Any]) -> tuple[Any, str | None]:
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
         return None, f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
     return work, None if work is not None else NOT_KNOWN
-
-
-def _leave(
-    path: Path | None,
-    timeline: Timeline,
-    contents: dict[str, KernelClass],
-    *,
-    tracer: str,
-    on_device: bool,
-    window: TracedWindow,
-) -> tuple[str | None, str | None]:
-    """The file's name, or why there is none: a full disk costs the events only."""
-    if path is None:
-        return None, None
-    try:
-        write_timeline(path, timeline, tracer=tracer, on_device=on_device, steps=window.steps, contents=contents)
-    except RecordError as error:
-        return None, str(error)
-    return path.name, None
 
 
 def _window(timeline: Timeline, contents: dict[str, KernelClass], *, steps: int) -> TracedWindow:

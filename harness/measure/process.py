@@ -6,7 +6,7 @@ A crash, an out-of-memory error or an autotuner's choice in here touches no othe
 
 import importlib
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,10 +27,8 @@ from harness.measure.world import ALONE, World
 from harness.plan import Framework, Measurement
 from harness.results.device_peaks import write_device_peaks
 from harness.results.environment import (
-    code_digests,
     describe_python,
     describe_rank,
-    loaded_code,
     relevant_variables,
 )
 from harness.results.model_trace import write_trace
@@ -45,7 +43,7 @@ from harness.work.pretrained import pretrained_weights
 def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: NoTurns = NO_TURNS) -> int:
     """Do the task; every end, good or bad, is told over the channel."""
     variables = relevant_variables()  # before a framework adds its own
-    code, of_rank = code_digests(framework), describe_rank()
+    of_rank = describe_rank()
     measurement, world = task.measurement, task.world
     # Before the framework makes its context, which is memory that the measurement takes.
     gpu = open_gpus(world.local_rank, world.devices_per_rank)
@@ -59,22 +57,17 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
             device.try_no_algorithms()
         environment = {"framework": device.describe(), "gpu": gpu.describe(), "variables": variables}
         environment |= describe_python() | ({"rank": of_rank} if world.size > 1 else {})
-
-        def tell_environment() -> None:
-            """Each time with the code that was loaded until then."""
-            channel.environment(environment | {"code": loaded_code(code)})
-
-        tell_environment()
+        channel.environment(environment)
         if task.device_peaks:
             from harness.measure.device_peaks import measure_device_peaks  # no part of a measurement's code
 
-            peaks = measure_device_peaks(framework, device, gpu, environment | {"code": loaded_code(code)}, channel)
+            peaks = measure_device_peaks(framework, device, gpu, environment, channel)
             write_device_peaks(peaks, Path(task.device_peaks))
             channel.result(Result())
             return 0
         session = make_session(measurement, device, Path(task.data_dir), world)
         require_whole_batch(session)
-        build = _then(builder(measurement), tell_environment)
+        build = builder(measurement)
         if task.trace:
             traced = importlib.import_module(f"{framework}_runner.forward").traced_model
             trace = traced(gate_session(session, measurement, Path(task.data_dir)))
@@ -82,15 +75,12 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
                 write_trace(trace, Path(task.trace))
             channel.result(Result())
         elif task.parity:
-            leave_parity_numbers(session, build, task.parity, channel, code, Path(task.data_dir))
+            leave_parity_numbers(session, build, task.parity, channel, Path(task.data_dir))
             channel.result(Result())
         else:
-            timeline = Path(task.timeline) if task.timeline else None
-            measuring = Measuring(session, gpu=gpu, channel=channel, timeline=timeline, turns=turns)
+            measuring = Measuring(session, gpu=gpu, channel=channel, turns=turns)
             measure = measuring.cold_calls if task.cold_calls_only else measuring.everything
-            result = measure(build, explained=task.explain)
-            tell_environment()
-            channel.result(result)
+            channel.result(measure(build, explained=task.explain))
     except Exception as error:
         traceback.print_exc()
         outcome, reason = explain(error, device)
@@ -135,17 +125,6 @@ def builder(measurement: Measurement) -> Build:
     return build
 
 
-def _then(build: Build, tell: Callable[[], None]) -> Build:
-    """`build`, and then `tell`: what is built is what is timed, whatever becomes of the process after that."""
-
-    def building(session: Session[Any], *, joined: bool = True) -> Program:
-        program = build(session, joined=joined)
-        tell()
-        return program
-
-    return building
-
-
 def gate_session(session: Session[D], measurement: Measurement, data_dir: Path = Path("data")) -> Session[D]:
     """For one of the parity gate's measurements: its data as its own model takes them, its weights as the gate draws
     them."""
@@ -160,13 +139,9 @@ def leave_parity_numbers(
     build: Build,
     tasks: Sequence[ParityTask],
     channel: Channel,
-    code: dict[str, str],
     data_dir: Path,
 ) -> None:
-    """One file and one event for each; what this machine refuses to do leaves a file that says so.
-
-    `code`: `harness.results.environment.code_digests` when this process began.
-    """
+    """One file and one event for each; what this machine refuses to do leaves a file that says so."""
     for number, task in enumerate(tasks):
         channel.progress("parity", number, len(tasks))
         session.device.forget_programs()
@@ -185,7 +160,7 @@ def leave_parity_numbers(
                 outcome=outcome,
                 reason=reason,
                 shapes=shapes,
-                environment=task.environment | {"framework": session.device.describe(), "code": loaded_code(code)},
+                environment=task.environment | {"framework": session.device.describe()},
                 created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             )
             write_parity(ParityNumbers(metadata=metadata, kept=kept), Path(task.path))

@@ -8,7 +8,6 @@ import gc
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,17 +57,14 @@ class Measuring:
         *,
         gpu: Gpus,
         channel: Channel,
-        timeline: Path | None = None,
         turns: NoTurns = clock.NO_TURNS,
     ) -> None:
-        """`timeline`: where an explanation leaves its events."""
         self._session = session
         self._device = session.device
         self._turns = turns
         self._protocol = session.measurement.timing
         self._gpu = gpu
         self._channel = channel
-        self._timeline = timeline
 
     def cold_calls(self, build: Build, *, explained: bool = False) -> Result:
         """Nothing but the first calls: the warm start, whose caches another process has filled."""
@@ -89,7 +85,7 @@ class Measuring:
         """Whatever fails here costs the explanation only (harness/job/ranks.py): what was measured is told before."""
         self._channel.result_so_far(result.model_copy(update={"explanation_absent": "it broke off"}))
         self._channel.progress("explanation", 0, 1)
-        explanation = explain(program, self._session, result.blocks, self._timeline)
+        explanation = explain(program, self._session, result.blocks)
         return result.model_copy(update={"explanation": explanation})
 
     def _cold_calls(self, program: Program) -> list[float]:

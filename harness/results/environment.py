@@ -3,14 +3,12 @@
 Read once per job, without a framework and without a network. What cannot be read is None.
 """
 
-import hashlib
 import os
 import platform
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +154,8 @@ def describe_rank() -> dict[str, Any]:
 
 
 def describe_git(repository: Path) -> dict[str, Any]:
-    """`clean` counts files that git does not know too: an experiment's code may be among them."""
+    """Return the commit, and whether the tree is clean, for people to read: nothing is compared by them, and a folder
+    without git is as good. Untracked files count as changes, as an experiment's code may be among them."""
     try:
         commit = _git(repository, "rev-parse", "HEAD")
         changes = _git(repository, "status", "--porcelain")
@@ -168,57 +167,6 @@ def describe_git(repository: Path) -> dict[str, Any]:
     except subprocess.CalledProcessError as error:
         reason = " ".join(str(error.stderr).split()) or f"git ended with status {error.returncode}"
     return {"commit": None, "clean": None, "absent": reason}
-
-
-MEASURED_CODE = ("harness/measure", "harness/work")
-"""What a measurement runs of this project besides its framework's runner. Its process imports harness/job/ too, but
-only because one command line starts both."""
-
-
-def code_digests(framework: str, repository: Path = REPOSITORY) -> dict[str, str]:
-    """Of each module that a measurement's process may import of this project, as its file lies on disk now, by name. A
-    commit says less: somebody may edit while a job waits, and not every folder is a repository."""
-    paths = (path for folder in (*MEASURED_CODE, f"{framework}_runner") for path in (repository / folder).rglob("*.py"))
-    return {_module(path.relative_to(repository)): _digest(path.read_bytes()) for path in sorted(paths)}
-
-
-def loaded_code(digests: Mapping[str, str]) -> dict[str, str]:
-    """What a record says of its code: those of the modules that this process has imported by now. What it never imports
-    may be new or edited, such as another benchmark.
-
-    Args:
-        digests: `code_digests` when the process began. By now, somebody may have edited what it has imported.
-    """
-    return {name: digest for name, digest in digests.items() if name in sys.modules}
-
-
-def common_code(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Both digests of each module that both have imported: two processes ran the same code where these are equal. What
-    only one has imported is its framework's own, or serves what the other did not do; or else a common one is changed,
-    as somebody must import it. Empty where nothing can be said."""
-    return {name: (digest, other[name]) for name, digest in one.items() if name in other}
-
-
-def is_same_code(one: Mapping[str, str] | None, other: Mapping[str, str] | None) -> bool:
-    """Not where nothing can be said."""
-    pairs = common_code(one or {}, other or {}).values()
-    return bool(pairs) and all(ours == theirs for ours, theirs in pairs)
-
-
-def is_code_on_disk(loaded: Mapping[str, str] | None, digests: Mapping[str, str]) -> bool:
-    """Whether all that a process had imported still lies there as it did: what today's `code_digests` would compute is
-    what it has computed."""
-    return bool(loaded) and (loaded or {}).items() <= digests.items()
-
-
-def _module(path: Path) -> str:
-    """Of its path in the repository."""
-    parts = path.with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def relevant_variables() -> dict[str, str]:

@@ -87,10 +87,7 @@ def quality_flags(result: Result, environment: Mapping[str, Any], latency_calls:
 
 
 def meanings() -> dict[str, str]:
-    """Every flag by name: when it is set, by today's thresholds. docs/reference.md is made of them.
-
-    Not a constant, as those of this module are registered (harness/work/registration.py).
-    """
+    """Every flag by name: when it is set, by today's thresholds. docs/reference.md is made of them."""
     jaxlib = " or ".join(KNOWN_SLOW_JAXLIB)
     return {
         "recompiled": "something was compiled inside the timed windows",

@@ -17,7 +17,7 @@ from harness.results.ratios import RecordPair, estimate_of
 from harness.results.record import Record, find_settled
 from harness.results.screening import chosen_mode, going_on, screened, screening_records
 from harness.results.sequential import looks_of
-from harness.work.registration import headline_of
+from harness.work.declared import headline_of
 
 Find = Callable[[Measurement], Record | None]
 """The settled record of a measurement."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from harness.errors import RecordError
 from harness.paths import Results
-from harness.results.environment import is_same_code
+from harness.results.code_digest import is_same_code
 from harness.results.parity import Judgement, ParityNumbers, judge
 from harness.results.parity_file import ParityFiles
 from harness.results.record import Record

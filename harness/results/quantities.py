@@ -8,7 +8,7 @@ of what each record gives belongs here; a ratio of two frameworks does not (pipe
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from harness.results.record import Blocks, EpochPoint, Latency, Record, Result
 from harness.results.statistics import (
@@ -42,8 +42,6 @@ class Metric(Protocol):
     def format(self) -> str: ...
 
 
-Place = Literal["page", "terminal"]
-"""Beside the CSV and W&B's summary, which have all numbers."""
 Derive = Callable[[Result], float | None]
 
 
@@ -63,9 +61,6 @@ MILLIJOULES = Unit(name="mJ/sample", factor=1e3)
 JOULES = Unit(name="J")
 GIGAFLOP = Unit(name="GFLOP", factor=1e-9)
 TERAFLOPS = Unit(name="TFLOP/s", factor=1e-12)
-
-PAGE: tuple[Place, ...] = ("page",)
-TABLES: tuple[Place, ...] = ("page", "terminal")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +82,9 @@ class Quantity:
     unit: Unit | None
     derive: Derive
     """From one record; the report shows the median over replicates."""
-    shown: tuple[Place, ...] = ()
     _: KW_ONLY
+    on_page: bool = False
+    """Whether the page's table of modes has a column for it. The CSV and W&B's summary have all numbers."""
     about: str = ""
     """What it is, in a few words, for docs/reference.md."""
     absent: Absence | None = None
@@ -158,7 +154,7 @@ def _memory(field: str, words: str, about: str) -> Quantity:
         value: int | None = getattr(result.memory, field)
         return value
 
-    return Quantity(f"memory_{field}", words, MIB, derive, PAGE, about=about, absent=MEMORY)
+    return Quantity(f"memory_{field}", words, MIB, derive, on_page=True, about=about, absent=MEMORY)
 
 
 def _rate(unit: str) -> Quantity:
@@ -169,7 +165,7 @@ def _rate(unit: str) -> Quantity:
         return per_sample * throughput_samples_per_s(result.blocks) if per_sample and result.blocks else None
 
     about = f"the throughput in {unit}: times what a sample has of them, padding excluded"
-    return Quantity(f"throughput_{unit}_per_s", f"{unit}/s", None, derive, PAGE, about=about)
+    return Quantity(f"throughput_{unit}_per_s", f"{unit}/s", None, derive, on_page=True, about=about)
 
 
 def of_gpu(reading: str, *, name: str, words: str, unit: str) -> Quantity:
@@ -180,7 +176,7 @@ def of_gpu(reading: str, *, name: str, words: str, unit: str) -> Quantity:
         return median(values) if values else None
 
     about = "median over the readings between two blocks"
-    return Quantity(name, words, Unit(name=unit), derive, PAGE, about=about, absent=_refused(reading, words))
+    return Quantity(name, words, Unit(name=unit), derive, on_page=True, about=about, absent=_refused(reading, words))
 
 
 def _refused(reading: str, words: str) -> Absence:
@@ -202,7 +198,9 @@ def _held_back(words: str, name: str, *reasons: str) -> Quantity:
         return max((shares[reason] for reason in reasons if reason in shares), default=None)
 
     about = "share of the throughput window, by the driver's counter of nanoseconds; of several, the largest"
-    return Quantity(name, words, PERCENT, derive, PAGE, about=about, absent=_refused(f"held_back {reasons[0]}", words))
+    return Quantity(
+        name, words, PERCENT, derive, on_page=True, about=about, absent=_refused(f"held_back {reasons[0]}", words)
+    )
 
 
 WARM = Absence(words="Compile time with warm caches", reason=lambda _, result: result.compile_time_warm_absent)
@@ -230,7 +228,7 @@ ENERGY = Absence(words="Energy", reason=lambda _, result: result.energy.absent)
 # fmt: off
 THROUGHPUT = Quantity(
     "throughput_samples_per_s", "samples/s", None, _of_blocks(throughput_samples_per_s),
-    TABLES,
+    on_page=True,
     about="of each block its samples over its time, then the median over blocks",
 )
 QUANTITIES = (
@@ -255,28 +253,29 @@ QUANTITIES = (
         about="on several devices, of the control that moves nothing between them", absent=COMMUNICATION,
     ),
     Quantity(
-        "step_time_p50_s", "step p50", MS, _of_latency(latency_p50_s), TABLES,
+        "step_time_p50_s", "step p50", MS, _of_latency(latency_p50_s), on_page=True,
         about="of calls that are waited for, each over its steps; linear between two samples",
     ),
     Quantity(
-        "step_time_p95_s", "step p95", MS, _of_latency(latency_p95_s), TABLES,
+        "step_time_p95_s", "step p95", MS, _of_latency(latency_p95_s), on_page=True,
         about="the same; none where a call has many steps, in whose mean one slow step disappears",
     ),
     Quantity(
-        "step_time_p99_s", "step p99", MS, _of_latency(latency_p99_s), TABLES,
+        "step_time_p99_s", "step p99", MS, _of_latency(latency_p99_s), on_page=True,
         about="the same; none from fewer than 368 calls, which cannot bound it with 95 % confidence",
     ),
     Quantity(
         "step_time_mean_s", "step mean", MS, _of_latency(latency_mean_s), about="mean of the calls waited for",
     ),
     Quantity(
-        "achieved_flop_per_s", "achieved", TERAFLOPS, _of_blocks(throughput_samples_per_s), PAGE, times_operations=True,
+        "achieved_flop_per_s", "achieved", TERAFLOPS, _of_blocks(throughput_samples_per_s), on_page=True,
+        times_operations=True,
         about="throughput times a sample's declared operations: two for each multiply-add of the forward pass, three "
         "passes for a step of training (Kaplan et al. 2020, section 2.1). Useful work: what a formulation computes "
         "beyond that is not counted. None at other sizes, and where the work depends on the formulation",
     ),
     Quantity(
-        "step_operations", "work of a step", GIGAFLOP, _of_work("operations"), PAGE, absent=EXPLANATION,
+        "step_operations", "work of a step", GIGAFLOP, _of_work("operations"), on_page=True, absent=EXPLANATION,
         about="products of a step, counted from the shapes that PyTorch dispatches, or that stand in JAX's jaxpr; both "
         "agree for every model. A product costs as much again for each operand that depends on a parameter",
     ),
@@ -285,23 +284,23 @@ QUANTITIES = (
         about="two for each multiply-add of a convolution, dense layer or attention; padded and masked positions count",
     ),
     Quantity(
-        "step_least_bytes", "least traffic of a step", MIB, _of_work("least_bytes"), PAGE,
+        "step_least_bytes", "least traffic of a step", MIB, _of_work("least_bytes"), on_page=True,
         about="each product reads its operands and writes its result once, and the optimizer all parameters (5 times "
         "for SGD with momentum, 7 for AdamW). No measured traffic: a fused kernel may need less",
     ),
     Quantity(
         "dispatch_time_s", "host returns after", MS,
-        lambda result: dispatch_time_s(result.explanation) if result.explanation else None, PAGE,
+        lambda result: dispatch_time_s(result.explanation) if result.explanation else None, on_page=True,
         about="from an idle device until the host has handed out one call; median of up to 30",
     ),
     Quantity(
-        "compile_time_s", "compile, cold", SECONDS, lambda result: result.compile_time_s, TABLES,
+        "compile_time_s", "compile, cold", SECONDS, lambda result: result.compile_time_s, on_page=True,
         about="the 3 first calls with empty caches less 3 median warm calls: tracing, compilation, autotuning, loading "
         "of kernels, graph capture. Inductor writes its cache in it, as by default; JAX does not. Of several ranks the "
         "largest",
     ),
     Quantity(
-        "compile_time_warm_s", "compile, warm", SECONDS, lambda result: result.compile_time_warm_s, PAGE,
+        "compile_time_warm_s", "compile, warm", SECONDS, lambda result: result.compile_time_warm_s, on_page=True,
         absent=WARM,
         about="the same of a process that finds the caches that another one filled; replicate 0, on one device",
     ),
@@ -330,21 +329,21 @@ QUANTITIES = (
     _memory("host_peak_bytes", "host's peak", about="peak resident set of the process in the host's memory"),
     Quantity(
         "energy_gross_joules_per_sample", "energy gross", MILLIJOULES, lambda result: energy_per_sample(result.energy),
-        PAGE, absent=ENERGY,
+        on_page=True, absent=ENERGY,
         about="difference of NVML's energy counter over the energy window, of the whole board, over its samples",
     ),
     Quantity(
         "energy_net_joules_per_sample", "energy net", MILLIJOULES, lambda result: net_energy_per_sample(result.energy),
-        PAGE, absent=ENERGY, about="gross energy less idle power times the window, over its samples",
+        on_page=True, absent=ENERGY, about="gross energy less idle power times the window, over its samples",
     ),
     Quantity(
-        "test_metric", "{metric.words}", None, _test_metric, TABLES,
+        "test_metric", "{metric.words}", None, _test_metric, on_page=True,
         absent=QUALITY, is_metric=True,
         about="of the benchmark, such as the accuracy, after the last epoch; in inference with pretrained weights",
     ),
     Quantity(
         "test_top_5_accuracy", "test accuracy, top 5", PERCENT,
-        _of_last_epoch(lambda point: point.further_metrics.get("top_5_accuracy")), PAGE,
+        _of_last_epoch(lambda point: point.further_metrics.get("top_5_accuracy")), on_page=True,
         about="fewer than five classes have a larger output than the label's",
     ),
     Quantity(
@@ -352,24 +351,24 @@ QUANTITIES = (
         about="mean over the test set after the last epoch, without smoothed labels",
     ),
     Quantity(
-        "epoch_time_s", "epoch", SECONDS, lambda result: epoch_time_s(result.epochs), PAGE,
+        "epoch_time_s", "epoch", SECONDS, lambda result: epoch_time_s(result.epochs), on_page=True,
         about="median over epochs of the steps' time, without copies to the device and evaluation",
     ),
     Quantity(
-        "epoch_cost", "cost of a first epoch", None, _epoch_cost, PAGE,
+        "epoch_cost", "cost of a first epoch", None, _epoch_cost, on_page=True,
         about="(compile time + epoch) at `price_per_hour` of all its GPUs, in that currency",
     ),
     Quantity(
-        "energy_per_epoch_joules", "energy of an epoch", JOULES, energy_per_epoch, PAGE, absent=ENERGY,
+        "energy_per_epoch_joules", "energy of an epoch", JOULES, energy_per_epoch, on_page=True, absent=ENERGY,
         about="mean power of the energy window's blocks times the epoch's time; no counter is read around an epoch",
     ),
     Quantity(
-        "time_to_target_s", "time to {metric.name}", SECONDS, lambda result: result.time_to_target_s, TABLES,
+        "time_to_target_s", "time to {metric.name}", SECONDS, lambda result: result.time_to_target_s, on_page=True,
         about="training time to the end of the first epoch whose test metric reaches `target_metric`; no compilation, "
         "no evaluation",
     ),
     Quantity(
-        "input_time_s", "input of an epoch", SECONDS, _of_last_epoch(lambda point: point.input_time_s), PAGE,
+        "input_time_s", "input of an epoch", SECONDS, _of_last_epoch(lambda point: point.input_time_s), on_page=True,
         about="copying the chunks of a training set above 1 GiB to the device; beside the epoch, never in it",
     ),
     of_gpu("sm_clock_mhz", name="gpu_sm_clock_mhz", words="SM clock", unit="MHz"),
@@ -420,8 +419,7 @@ def summary_numbers(result: Result, operations: float | None = None) -> dict[str
     return numbers
 
 
-def shown_in(place: Place) -> tuple[Quantity, ...]:
-    return tuple(quantity for quantity in QUANTITIES if place in quantity.shown)
+ON_PAGE = tuple(quantity for quantity in QUANTITIES if quantity.on_page)
 
 
 def absences() -> tuple[Absence, ...]:

@@ -4,10 +4,10 @@ Raw samples only; every number is derived on reading (harness/results/quantities
 
 History of the schema:
     2  2026-11  `job` and `data`; an epoch has `test_metric`, whose meaning is the task's. Since then, without a new
-                version: a measurement has a `stage`; without one it is a replicate; `registration`, later
-                with a `rules_version`; an explanation has `other_cpus`; `in_turns` has `after_other`;
-                `environment.code` has a digest of each module that was imported, and before that `harness` and
-                `runner`, of whole folders
+                version: a measurement has a `stage`; without one it is a replicate; an explanation has
+                `other_cpus`; `in_turns` has `after_other`; `registration` and `timeline` are gone;
+                `environment.code` has one digest for `harness` and one for the runner, and before that one for each
+                module
 """
 
 import math
@@ -15,13 +15,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness.errors import RecordError
 from harness.files import in_words, way_out, write_atomically
 from harness.packs import record_text
 from harness.paths import Results
-from harness.plan import LONGEST_S, DataKind, Frozen, Measurement, Registration
+from harness.plan import LONGEST_S, DataKind, Frozen, Measurement
 from harness.results.known_environment import require_known
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -35,6 +35,16 @@ class Measured(Frozen):
     """JSON has no infinity and no NaN: what is neither a number nor None is refused before it is written."""
 
     model_config = ConfigDict(allow_inf_nan=False)
+
+
+RETIRED_FIELDS = frozenset({"registration", "timeline", "timeline_absent"})
+"""Fields of the published records that nothing reads any more."""
+
+
+def _without_retired_fields(content: Any) -> Any:
+    if not isinstance(content, dict):
+        return content
+    return {name: value for name, value in content.items() if name not in RETIRED_FIELDS}
 
 
 Count = Annotated[int, Field(ge=1, le=2**62)]
@@ -220,6 +230,8 @@ class TracedWindow(Measured):
 class Explanation(Measured):
     """Where a step's time goes: of a process that is not timed, or of a smoke run's own when all its times are told."""
 
+    _without_retired_fields = model_validator(mode="before")(_without_retired_fields)
+
     tracer: str
     """Who traced, with its release."""
     on_device: bool
@@ -232,9 +244,6 @@ class Explanation(Measured):
     """Two, the second with twice as many steps."""
     work: Work | None = None
     work_absent: str | None = None
-    timeline: str | None = None
-    """File beside this record with the events of the longer window (harness/results/timeline_file.py)."""
-    timeline_absent: str | None = None
     other_cpus: float | None = None
     """On a CPU: how many of this process's CPUs others kept busy on average, until the last step was traced."""
 
@@ -354,8 +363,6 @@ class Record(Frozen):
     data: DataIdentity | None = None
     weights: WeightsIdentity | None = None
     """None where they are drawn from the seed."""
-    registration: Registration | None = None
-    """As the job's plan had it; None in records that were made before there was any."""
     started_at: str
     ended_at: str
     """ISO 8601, UTC."""
@@ -368,6 +375,8 @@ class Record(Frozen):
     """In their order; empty on one device."""
     parity: str | None = None
     """File beside this record with the numbers that the parity gate compares (harness/results/parity.py)."""
+
+    _without_retired_fields = model_validator(mode="before")(_without_retired_fields)
 
 
 def active_s(record: Record) -> float:

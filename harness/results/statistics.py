@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple, TypeVar
 
-from harness.results.columns import column_of
 from harness.results.record import Blocks, Energy, EpochPoint, Explanation, GpuState, Latency, Result
 
 Number = TypeVar("Number", int, float)
@@ -219,12 +218,12 @@ def net_energy_per_sample(energy: Energy) -> float | None:
 
 def numbers_read(states: Sequence[GpuState], name: str) -> list[float]:
     """Of one reading of the GPU, wherever it was not refused."""
-    return [value for value in column_of(states, name) if not isinstance(value, tuple)]
+    return [state[name] for state in states if name in state and not isinstance(state[name], tuple)]
 
 
 def words_read(states: Sequence[GpuState], name: str) -> set[str]:
     """The same of a reading that gives words, such as the reasons for a held-back clock."""
-    return {word for words in column_of(states, name) if isinstance(words, tuple) for word in words}
+    return {word for state in states if isinstance(words := state.get(name), tuple) for word in words}
 
 
 def held_back_shares(result: Result) -> dict[str, float]:

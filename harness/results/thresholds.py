@@ -2,9 +2,6 @@
 
 from typing import NamedTuple
 
-NEWEST = 3
-"""Version of the rules: of the constants of this module and its neighbours (harness/work/registration.py)."""
-
 
 class Thresholds(NamedTuple):
     """What is still believed, as fractions. Those of a CPU are wider: its steps vary more and its tracers cost more,
@@ -30,7 +27,5 @@ TOLD = 0.8
 """Of a difference, until no more is named."""
 WORTH_TELLING = 0.1
 """Of the faster step: a smaller difference that no interval confirms is not explained."""
-AGREES = 0.15
-"""Of a prediction, which reports up to 0.2.0 made: how far a step might be off. Unused; registered with rules 3."""
 PER_STEP = 0.01
 """By how much counts of a kernel in a step may differ between windows."""

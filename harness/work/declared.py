@@ -438,6 +438,13 @@ def use_case(name: str) -> UseCase:
     return found
 
 
+def headline_of(use_case_name: str) -> dict[str, str]:
+    """Return the declared headline mode by framework; empty where the use case declares none, or no longer exists."""
+    if use_case_name not in use_case_names():
+        return {}
+    return {str(framework): mode for framework, mode in use_case(use_case_name).headline.items()}
+
+
 def as_gated(benchmark: Benchmark) -> Benchmark:
     """The same with its models' weights drawn as the parity gate draws them."""
     models = tuple(

@@ -5,7 +5,7 @@ LaTeX and README write the same answers.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
@@ -68,6 +68,8 @@ class Answer:
     """`JAX 14,700 images/s, PyTorch 13,600 images/s`"""
     rests_on: str
     """`4 of at most 12 pairs in turns`"""
+    pairs: int = 0
+    """Number of pairs behind the ratio; 0 without one."""
     sides: Sequence[str] = ("", "")
     """Throughput and mode of JAX and of PyTorch."""
     ready: str = ""
@@ -123,6 +125,7 @@ def answer_of(section: Section, row: Row) -> Answer:
         interval=estimate.interval if estimate else None,
         speeds=", ".join(f"{NAMES[one]} {speed} {samples}/s" for one, speed in said if speed),
         rests_on=f"{pairs(estimate)}{in_turns}" if estimate else "",
+        pairs=estimate.replicates if estimate else 0,
         sides=[f"{speed} ({mode.name})" if mode else "none" for mode, speed in zip(best, speeds, strict=True)],
         ready=f"{' / '.join(one or 'unknown' for one in cold)} s" if any(cold) else "",
         more=tuple(filter(None, more)),
@@ -258,13 +261,24 @@ class Group:
         open_ = len(answers) - sum(won.values()) - sum(ahead.values()) - same - none
         if len(answers) == 1:
             return f"On {self.sections[0].setup.where}: {answers[0].work}: {answers[0].sentence}"
+        if sum(ahead.values()) == len(answers):
+            return f"On {self.sections[0].setup.where}: {self._early_headline(ahead)}"
         parts = [f"{NAMES[side]} is faster at {count}" for side, count in won.items() if count]
-        parts += [f"{NAMES[side]} is so far ahead at {count}" for side, count in ahead.items() if count]
+        parts += [f"{NAMES[side]} is ahead without a verdict at {count}" for side, count in ahead.items() if count]
         parts += [f"both are the same at {same}"] if same else []
         parts += [f"not decided at {open_}"] if open_ else []
         parts += [f"no ratio at {none}"] if none else []
         first, *others = parts
         return f"On {self.sections[0].setup.where}: {'; '.join([f'{first} of {len(answers)}', *others])}"
+
+    def _early_headline(self, ahead: Mapping[Framework, int]) -> str:
+        """Return `After one pair: JAX ahead in 1 of 2, PyTorch in 1`, where no row has enough pairs for a verdict."""
+        counts = [one.pairs for one in self.answers]
+        after = "After" if len(set(counts)) == 1 else "After at most"
+        pairs_ = "one pair" if max(counts) == 1 else f"{max(counts)} pairs"
+        first, *others = [(NAMES[side], count) for side, count in ahead.items() if count]
+        parts = [f"{first[0]} ahead in {first[1]} of {len(counts)}", *(f"{name} in {count}" for name, count in others)]
+        return f"{after} {pairs_}: {', '.join(parts)}"
 
     @property
     def about(self) -> str:

@@ -24,7 +24,6 @@ from harness.results.ratios import replicate_of, took_turns
 from harness.results.record import Record, active_s
 from harness.results.sequential import LogRatio, Verdict, estimate_sequentially, looks_of
 from harness.results.statistics import median, percentile
-from harness.results.thresholds import NEWEST
 from pipeline.markdown import GeneratedPart, markdown_table
 from pipeline.report.compare import NAMES, device_of
 from pipeline.report.conditions import uses_gpu
@@ -315,7 +314,7 @@ def _describe(one: Calibration) -> str:
         return " ".join([*facts, f"The table needs {FEWEST_ROUNDS} complete rounds."])
     low, high = perfect(one.rounds)
     facts.append(
-        f"Rules {NEWEST}, of at most {most_pairs(one.rounds)} pairs: from {one.rounds} rounds, a perfect instrument "
+        f"Of at most {most_pairs(one.rounds)} pairs: from {one.rounds} rounds, a perfect instrument "
         f"shows {percent(low)} to {percent(high)} wrong in A/A."
     )
     return " ".join(facts) + "\n\n" + table(one.rows.values(), one.pair_minutes)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.errors import ProjectError
 from harness.files import write_atomically
 from harness.packs import record_paths
 from harness.paths import Results
@@ -27,11 +26,9 @@ from pipeline.report.baseline import (
 )
 from pipeline.report.calibration import PUBLISHED_CALIBRATIONS, calibrated_devices, read_calibrations
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, sections
-from pipeline.report.csv_files import csv_text, phases_csv_text
 from pipeline.report.device_peaks import read_all_device_peaks
 from pipeline.report.files import (
     figures,
-    latex_tables,
     report_files,
     write_figures,
     write_tables,
@@ -41,7 +38,7 @@ from pipeline.report.fleet import print_fleet
 from pipeline.report.neighbours import neighbours_table
 from pipeline.report.page import page_html
 from pipeline.report.publish import shelves
-from pipeline.report.reading import Reading, folder_names, read_folders, read_records, without_odd_ones
+from pipeline.report.reading import Reading, folder_names, read_folders, read_records
 from pipeline.report.readme import PART_OF_README, PICTURES, full_sections, picture_svg, pictures, published_part
 from pipeline.report.software import lab_of
 from pipeline.report.table import Table
@@ -49,12 +46,10 @@ from pipeline.report.terminal import (
     new_console,
     null_console,
     print_answers,
-    print_details,
     print_left_out,
     print_line,
     print_table,
 )
-from pipeline.report.traces import links, traces, write_traces
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,12 +61,7 @@ TRY = "python main.py --benchmark mnist --use_case 1 --data sample --quick --wai
 class ReportOptions:
     """What the command line asks for. An empty tuple means all."""
 
-    png: bool = False
     figures: bool = True
-    details: bool = False
-    """Show the tables of each section on the terminal, too."""
-    trace: bool = False
-    """Leave the events of each explained measurement for ui.perfetto.dev."""
     gpus: tuple[str, ...] = ()
     """Names of experiments.yaml, or parts of the names that the devices give themselves."""
     benchmarks: tuple[str, ...] = ()
@@ -189,39 +179,6 @@ def _against_baseline(folders: Mapping[str, Results], options: ReportOptions, co
 def _report(folders: Mapping[str, Results], options: ReportOptions, console: "Console", judge: Judge) -> int:
     results = next(iter(folders.values()))
     reading = _read(folders, console)
-    try:
-        return _show_and_write(folders, options, reading, console, judge)
-    except (ProjectError, OSError):
-        raise
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        console.print(f"A record is odd ({why}); looking for it ...", style="yellow", markup=False, highlight=False)
-    sound = without_odd_ones(reading, lambda records: _try(records, results, judge))
-    _print_refused(sound.refused[len(reading.refused) :], console)
-    return _show_and_write(folders, options, sound, console, judge)
-
-
-def _try(records: Sequence[Record], results: Results, judge: Judge) -> None:
-    """All that a report does with records, for nothing but its errors."""
-    compared = sections(records, judge)
-    print_answers(compared, null_console())
-    print_details(compared, null_console())
-    page_html(compared, records, (), results.root)
-    csv_text(compared)
-    phases_csv_text(compared)
-    latex_tables(compared)
-    figures(report_files(results.report), compared, png=False)
-    published_part(compared, records)
-
-
-def _show_and_write(
-    folders: Mapping[str, Results],
-    options: ReportOptions,
-    reading: Reading,
-    console: "Console",
-    judge: Judge,
-) -> int:
-    results = next(iter(folders.values()))
     files = report_files(results.report)
     peaks, odd = read_all_device_peaks(*(folder.device_peaks for folder in folders.values()))
     _print_refused(odd, console)
@@ -234,11 +191,7 @@ def _show_and_write(
     if not compared:
         print_line(console, _nothing(results, reading, everything))
         return 1
-    with_events = [one for folder in folders.values() for one in traces(compared, folder, files.traces)]
-    if options.trace:
-        with _progress("writing traces", len(with_events), console) as advance:
-            _print_refused(write_traces(with_events, files.traces, advance), console)
-    to_draw = figures(files, compared, png=options.png) if options.figures else []
+    to_draw = figures(files, compared) if options.figures else []
     with write_figures(files, to_draw) if options.figures else nullcontext([]) as drawn:  # while the rest is done here
         calibrations, refused = read_calibrations(
             [PUBLISHED_CALIBRATIONS, *(folder.calibration for folder in folders.values())]
@@ -246,7 +199,7 @@ def _show_and_write(
         cells, devices = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
         calibrated = calibrated_devices(calibrations, devices - {UNKNOWN_DEVICE})
         records = [r for r in reading.records if r.measurement.cell in cells and device_name(r) in devices]
-        source, linked = " and ".join(str(one.root) for one in folders.values()), links(with_events, files.html)
+        source = " and ".join(str(one.root) for one in folders.values())
         neighbours = _neighbours(folders.values(), records)
         page = page_html(
             compared,
@@ -254,13 +207,10 @@ def _show_and_write(
             (*reading.refused, *refused),
             source,
             calibrated,
-            traces=linked,
             neighbours=neighbours,
         )
         write_text(files.html, page)
         write_tables(files, compared, neighbours)
-        if options.details:
-            print_details(compared, console)
         print_left_out(records, console)
         _print_refused(refused, console)
         print_answers(compared, console, calibrated)
@@ -270,10 +220,6 @@ def _show_and_write(
             for problem in drawn:
                 _print_refused([problem] if problem else [], console)
                 advance()
-    if options.trace:
-        count = len(with_events)
-        text = f"{files.traces} ({count}; open one at https://ui.perfetto.dev)" if count else NO_TRACES
-        print_line(console, f"{'traces:':<9}{text}")
     console.rule(style="dim")
     others = [files.csv.name, files.tables.name, *([files.figures.name] if options.figures else [])]
     print_line(console, f"Beside the page: {', '.join(others)}", style="dim")
@@ -284,9 +230,6 @@ def _show_and_write(
 def _neighbours(folders: Iterable[Results], records: Sequence[Record]) -> list[Table]:
     alone = read_records(path for folder in folders for path in record_paths(folder.alone.records())).records
     return [table] if (table := neighbours_table(alone, records)).lines else []
-
-
-NO_TRACES = "none: no measurement here has kept the events of its explanation"
 
 
 def _update_readme(
@@ -326,6 +269,11 @@ def on_shelves(results: Results) -> Shelved:
 
 
 def _nothing(results: Results, reading: Reading, everything: Sequence[Section]) -> str:
+    if not reading.records and (inside := shelves(results.root)):
+        names = ", ".join(folder.root.name for folder in inside)
+        first = inside[0].root
+        as_typed = first.relative_to(Path.cwd()) if first.is_relative_to(Path.cwd()) else first
+        return f"Holds results folders: {names}. --results {as_typed}"
     if not reading.records:
         return f"No records under {results.records()}. Measure first: {TRY}"
     there = sorted({f"{s.setup.device}: {s.setup.cell.benchmark}, {s.setup.cell.use_case}" for s in everything})

@@ -33,9 +33,7 @@ from harness.results.statistics import (
     paired_ratio,
     throughput_samples_per_s,
 )
-from harness.results.thresholds import NEWEST
-from harness.work.declared import operations_of
-from harness.work.registration import headline_of, is_as_registered
+from harness.work.declared import headline_of, operations_of
 from pipeline.report.conditions import Condition, conditions, conditions_of_one_framework, side, uses_gpu
 from pipeline.report.software import Arms, Lab, Software, arms_of, lab_of, run_of, software_of, words_apart
 
@@ -280,9 +278,6 @@ class Section:
     """Labels of what was screened so far, and has no replicate yet."""
     attainable: DevicePeaks | None = None
     """What the device can do; None where that was not measured."""
-    why_exploratory: str | None = None
-    """None where thresholds, headline pair and exclusions were fixed before the first of its records, as they are
-    now."""
     alone: "OneDevice" = field(default_factory=dict, compare=False, repr=False)
     """What ran on one device, in any section: for the efficiency of several."""
 
@@ -525,24 +520,7 @@ def _section(setup: Setup, records: Sequence[Record], judge: Judge, attainable: 
         ),
         awaited=tuple(sorted({key.label for key in screened.keys() - rows.keys()})),
         attainable=attainable,
-        why_exploratory=_why_exploratory(records),
     )
-
-
-def _why_exploratory(records: Sequence[Record]) -> str | None:
-    """None where what was registered before each of them is the same, and today's."""
-    found = {record.registration.checksum if record.registration else None for record in records}
-    if None in found:
-        count = sum(record.registration is None for record in records)
-        return f"{count} of {len(records)} records do not say what was fixed before them"
-    if len(found) > 1:
-        return "thresholds, headline pair or exclusions were changed between its records"
-    registered = records[0].registration
-    if registered and registered.rules_version != NEWEST:
-        return f"its records were registered under rules {registered.rules_version}, and are judged by rules {NEWEST}"
-    if registered and not is_as_registered(registered, records[0].measurement.cell.use_case_name):
-        return "thresholds or headline pair were changed since its records were made"
-    return None
 
 
 def _work(record: Record) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.results.environment import common_code
+from harness.results.code_digest import common_code
 from harness.results.record import Record
 
 Environment = Mapping[str, Any]
@@ -38,9 +38,6 @@ MEANING_OF_UNSET = {"CUDA_MODULE_LOADING": "LAZY"}
 """PyTorch sets CUDA's own default (since 12.2)."""
 OF_ONE_RUN = re.compile(r"CUDA_VISIBLE_DEVICES|WANDB_MODE")
 """May differ among replicates of one framework, as the GPU that the scheduler gives does."""
-
-MOST_MODULES = 3
-"""Of those that differ; the others are counted."""
 
 State = Literal["equal", "differs", "not recorded"]
 
@@ -261,13 +258,11 @@ def _slurm_job(jax: Environment, torch: Environment) -> str | None:
 
 
 def _code(one: Environment, other: Environment) -> str | None:
-    """By the contents of what both have loaded, whatever the commit."""
+    """Compare what both sides name of their code by its contents, whatever the commit."""
     common = common_code(one.get("code") or {}, other.get("code") or {})
     if not common:
         return None
-    changed = [f"{name} {ours} / {theirs}" for name, (ours, theirs) in common.items() if ours != theirs]
-    more = [f"and {len(changed) - MOST_MODULES} more"] if len(changed) > MOST_MODULES else []
-    return ", ".join([*changed[:MOST_MODULES], *more])
+    return ", ".join(f"{name} {ours} / {theirs}" for name, (ours, theirs) in common.items() if ours != theirs)
 
 
 def _code_of_harness(jax: Environment, torch: Environment) -> str | None:

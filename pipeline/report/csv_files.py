@@ -8,7 +8,6 @@ from typing import Any
 from harness.results import quantities
 from harness.results.sequential import RatioEstimate
 from harness.results.statistics import PairedRatio
-from harness.results.thresholds import NEWEST
 from pipeline.report.compare import Comparison, Mode, Row, Section, Setup, scaling
 from pipeline.report.phases import STATISTICS, all_times
 from pipeline.report.why import terms_of, why_of
@@ -130,7 +129,6 @@ def _line(section: Section, row: Row, mode: Mode) -> Cells:
         **_of_ratio(row, comparison if comparison and comparison.estimate else None),
         **_ratio("declared_", row.declared_ratio if declared else None),
         "declared_q": row.declared_q if declared else None,
-        "registered": section.why_exploratory is None,
         "equal": comparison and equal_names(comparison),
         "not_equal": comparison and unequal(comparison),
         "not_recorded": comparison and unrecorded(comparison),
@@ -147,7 +145,6 @@ def _of_ratio(row: Row, comparison: Comparison | None) -> Cells:
     of_quantities: Mapping[str, PairedRatio] = comparison.of_quantities if comparison else {}
     found: Cells = {
         "ratio_flags": comparison and " ".join(sorted(comparison.flags)),
-        "rules": comparison and NEWEST,
         "pairs_at_most": (estimate and estimate.at_most) or None,
         "p": estimate and estimate.p,
         "q": row.q if comparison else None,

@@ -13,7 +13,6 @@ from typing import Any
 MOST_PROCESSES = 8
 FIGURES_PER_PROCESS = 10
 """Fewer are drawn sooner than another process has started."""
-PNG_SCALE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +20,6 @@ class Figure:
     path: Path
     """Without its ending."""
     specification: dict[str, Any]
-    png: bool = False
-    """Beside .svg and .pdf, which are always written."""
 
 
 def draw(figure: Figure) -> str | None:
@@ -34,8 +31,6 @@ def draw(figure: Figure) -> str | None:
         svg = svg_of(figure.specification)
         path.with_name(path.name + ".svg").write_text(svg, encoding="utf-8")
         path.with_name(path.name + ".pdf").write_bytes(vl_convert.svg_to_pdf(svg))
-        if figure.png:
-            path.with_name(path.name + ".png").write_bytes(vl_convert.svg_to_png(svg, scale=PNG_SCALE))
     except (ValueError, OSError) as error:
         return f"{path}: not drawn: {error}"
     return None

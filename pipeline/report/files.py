@@ -25,12 +25,10 @@ class ReportFiles(NamedTuple):
     why: Path
     tables: Path
     figures: Path
-    traces: Path
-    """For ui.perfetto.dev."""
 
 
 def report_files(folder: Path) -> ReportFiles:
-    names = ("report.html", "comparison.csv", "phases.csv", "why.csv", "tables", "figures", "traces")
+    names = ("report.html", "comparison.csv", "phases.csv", "why.csv", "tables", "figures")
     return ReportFiles(*(folder / name for name in names))
 
 
@@ -66,7 +64,7 @@ def latex_tables(compared: Sequence[Section], neighbours: Sequence[Table] = ()) 
     return tables
 
 
-def figures(files: ReportFiles, compared: Sequence[Section], *, png: bool) -> list[Figure]:
+def figures(files: ReportFiles, compared: Sequence[Section]) -> list[Figure]:
     """All that are to be drawn. Pure."""
     names = section_names(compared)
     found = [
@@ -77,7 +75,7 @@ def figures(files: ReportFiles, compared: Sequence[Section], *, png: bool) -> li
     of_all = scaling_chart(compared)
     found += [(of_all.name, "JAX and PyTorch", of_all)] if of_all.points else []
     return [
-        Figure(path=files.figures / name, specification=specification(chart, PRINT, title=title), png=png)
+        Figure(path=files.figures / name, specification=specification(chart, PRINT, title=title))
         for name, title, chart in found
     ]
 
@@ -86,7 +84,7 @@ def write_figures(files: ReportFiles, figures: Sequence[Figure]) -> AbstractCont
     """Begins to; see `drawn`."""
     with way_out(files.figures):
         files.figures.mkdir(parents=True, exist_ok=True)
-    for ending in ("svg", "pdf", "png"):
+    for ending in ("svg", "pdf"):
         _clear(files.figures, f"*.{ending}")
     return drawn(figures)
 

@@ -268,7 +268,7 @@ def print_fleet(
     console = console or new_console()
     of_nodes: list[tuple[Sequence[Section], Judge]] = []
     for node in results.fleet():
-        reading, judge = read_records(record_paths(node.records()), compact=True), ParityGate(node).judge
+        reading, judge = read_records(record_paths(node.records())), ParityGate(node).judge
         for sentence in reading.refused:
             print_wrapped(console, f"Warning: {sentence}", style="yellow")
         of_nodes.append(([section for section in sections(reading.records, judge) if takes(section)], judge))

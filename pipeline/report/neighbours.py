@@ -8,7 +8,7 @@ from harness.results.flags import comparable_throughput
 from harness.results.record import Record
 from harness.results.statistics import geometric_mean, unpaired_interval
 from pipeline.report.compare import NAMES, device_name
-from pipeline.report.table import Column, Line, Table, group, texts
+from pipeline.report.table import Line, Table, group, texts
 
 Mode = tuple[Framework, str]
 Throughputs = Mapping[int, float]
@@ -51,7 +51,7 @@ def neighbours_table(alone: Iterable[Record], beside: Iterable[Record]) -> Table
             "alone on it; geometric means over the replicates, with Welch's 95 % interval. JAX / PyTorch: of the modes "
             "that are faster here. Neighbours: the most that measured at the same time, each on a GPU of its own."
         ),
-        columns=[*texts("mode", "beside / alone"), Column("replicates", is_detail=True)],
+        columns=texts("mode", "beside / alone", "replicates"),
         lines=lines,
     )
 

@@ -23,7 +23,6 @@ from pipeline.report.left_out import left_out_lines
 from pipeline.report.scaling_axis import scaling_chart
 from pipeline.report.table import Table
 from pipeline.report.tables import report_tables, section_tables
-from pipeline.report.why import explained
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -40,8 +39,6 @@ class Place:
     section: Section
     charts: Sequence[Chart]
     tables: Sequence[Table]
-    traces: Mapping[str, str]
-    """Links to what ran when, by the mode."""
 
     @property
     def setup(self) -> Setup:
@@ -68,7 +65,6 @@ def page_html(
     calibrated: CalibratedDevices | None = None,
     now: datetime | None = None,
     *,
-    traces: Mapping[str, str] | None = None,
     neighbours: Sequence[Table] = (),
 ) -> str:
     """
@@ -77,13 +73,12 @@ def page_html(
         refused: sentences about files that could not be read.
         source: the folder of the records.
         calibrated: what is known of the verdicts on each device.
-        traces: by the name of an explanation's timeline, where its trace is.
         neighbours: the table of neighbours.py, where there is one.
     """
     from markupsafe import Markup
 
     groups = groups_of(compared)
-    places = [_place(index, section, traces or {}) for index, section in enumerate(compared)]
+    places = [_place(index, section) for index, section in enumerate(compared)]
     overall = {chart.name: chart for chart in [scaling_chart(compared)] if chart.points}
     return template("report.html.j2").render(
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
@@ -154,23 +149,16 @@ def measured_sentence(records: Sequence[Record]) -> str:
 
 
 def _how_sure(group: Group, calibrated: CalibratedDevices) -> list[str]:
-    registered = dict.fromkeys(wording.registered_text(section) for section in group.sections)
     found = [*trust_sentences(calibrated.get(group.device, ())), wording.chance_sentence(group.sections)]
-    return [*filter(None, found), *registered]
+    return list(filter(None, found))
 
 
-def _place(index: int, section: Section, traces: Mapping[str, str]) -> Place:
-    links = {
-        f"{NAMES[one.mode.framework]} {one.mode.records[0].measurement.variant.key}": traces[timeline]
-        for one in explained(section)
-        if (timeline := one.explanation.timeline) and timeline in traces
-    }
+def _place(index: int, section: Section) -> Place:
     return Place(
         id=f"s{index}",
         section=section,
         charts=section_charts(section),
         tables=section_tables(section),
-        traces=links,
     )
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.errors import ProjectError
-from harness.files import way_out, write_atomically
 from harness.packs import record_paths
 from harness.paths import PUBLISHED, Results
 from harness.results.device_peaks import read_device_peaks, write_device_peaks
@@ -26,7 +25,7 @@ OF_THE_OWNER = ("hostname", "interpreter", "account", "cluster", "qos", "nodelis
 
 
 def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results:
-    """The results folder that was made: of the records that are no quick runs, their parity numbers and timelines, and
+    """The results folder that was made: of the records that are no quick runs, their parity numbers, and
     the peaks of their devices. Logs, jobs and W&B's files stay.
 
     Raises:
@@ -51,8 +50,6 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
         environment = without_owner(numbers.metadata.environment, nodes)
         metadata = numbers.metadata.model_copy(update={"environment": environment})
         write_parity(numbers.model_copy(update={"metadata": metadata}), target.records() / path)
-    for path, record in records.items():
-        _copy_timeline(record, results.records() / path.parent, target.records() / path.parent)
     for name, of_device in peaks.items():
         environment = _environment_for_everybody(of_device.environment, nodes)
         write_device_peaks(of_device.model_copy(update={"environment": environment}), target.device_peaks / name)
@@ -84,17 +81,6 @@ def _full_records(results: Results, folder: Path, kind: Literal["measurement", "
     if not records:
         raise ProjectError(f"--publish: {folder} has no record of a full {kind}")
     return records
-
-
-def _copy_timeline(record: Record, folder: Path, target: Path) -> None:
-    """Kernels, operators and times: of their machine it knows nothing. It may have been removed since."""
-    explanation = record.result and record.result.explanation
-    if not explanation or explanation.timeline is None:
-        return
-    name = Path(explanation.timeline).name
-    if (folder / name).is_file():
-        with way_out(target / name):
-            write_atomically(target / name, (folder / name).read_bytes(), replace=False)
 
 
 def shelves(published: Path = PUBLISHED) -> list[Results]:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 class Column(NamedTuple):
     title: str
     is_number: bool = False
-    is_detail: bool = False
-    """Has no room on a terminal."""
 
 
 def texts(*titles: str) -> list[Column]:
@@ -73,20 +71,16 @@ def terminal_table(table: Table) -> "RichTable":
     from rich.text import Text
 
     found = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
-    shown = [place for place, column in enumerate(table.columns) if not column.is_detail]
-    for place in shown:
-        column = table.columns[place]
+    for place, column in enumerate(table.columns):
         title = column.title.replace(",", "").replace(" ", "\n") if column.is_number else column.title
         found.add_column(title, justify="right" if column.is_number else "left", overflow="fold", no_wrap=place == 0)
     indent = "  " if any(line.is_group for line in table.lines) else ""
     rows = [
-        line.cells if line.is_group else [_broken(line.cells[at], table.columns[at]) for at in shown]
+        line.cells if line.is_group else [_broken(*of_cell) for of_cell in zip(line.cells, table.columns, strict=True)]
         for line in table.lines
     ]
     whole = [row for row, line in zip(rows, table.lines, strict=True) if not line.is_group]
-    widest = [
-        max(len(part) for row in whole for part in row[at].split("\n")) for at in range(len(shown) if whole else 0)
-    ]
+    widest = [max(len(part) for cell in column for part in cell.split("\n")) for column in zip(*whole, strict=True)]
     room = WIDTH - sum(3 + one for one in widest[1:])
     width = min(len(indent) + widest[0], max(room, LEAST_NAME)) if whole else WIDTH
     for row, line in zip(rows, table.lines, strict=True):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from harness.results.kernel_names import class_of
-from harness.results.quantities import THROUGHPUT, Quantity, number, shown_in
+from harness.results.quantities import ON_PAGE, THROUGHPUT, Quantity, number
 from harness.results.statistics import calls_needed
 from harness.work.tasks import Metric
 from pipeline.report.answer import answer_of, answers_table
@@ -12,7 +12,7 @@ from pipeline.report.declared import task_of
 from pipeline.report.device_peaks import device_peaks_table, peaks_of_sections
 from pipeline.report.phases import all_times, phases_absent, phases_of
 from pipeline.report.scaling_axis import scaling_over_devices
-from pipeline.report.table import Column, Line, Table, group, numbers, texts
+from pipeline.report.table import Line, Table, group, numbers, texts
 from pipeline.report.why import TERMS, explained
 from pipeline.report.why_words import ON_CPU, not_explained_lines, tensor_cores_text, term_words
 from pipeline.report.wording import (
@@ -53,7 +53,7 @@ def modes_table(section: Section) -> Table:
     """Every execution mode below its variant; a column only where there is any number."""
     metric = _metric(section)
     there = {name for row in section.rows for mode in row.modes for name in mode.numbers}
-    shown = [one for one in shown_in("page") if one.name in there and one is not THROUGHPUT]
+    shown = [one for one in ON_PAGE if one.name in there and one is not THROUGHPUT]
     lines = []
     for row in section.rows:
         lines.append(group(row.label))
@@ -78,10 +78,9 @@ def modes_table(section: Section) -> Table:
         ),
         columns=[
             *texts("mode"),
-            *numbers("samples/s"),
-            *(Column("95 % interval", True, is_detail=True), Column("processes", True, is_detail=True)),
-            *(Column("in the ratio", is_detail=True), Column("flags", is_detail=True)),
-            *(Column(one.title(metric), True, is_detail="terminal" not in one.shown) for one in shown),
+            *numbers("samples/s", "95 % interval", "processes"),
+            *texts("in the ratio", "flags"),
+            *numbers(*(one.title(metric) for one in shown)),
         ],
         lines=lines,
         notes=[f"No number for {line}" for line in absent_lines(section.rows)],

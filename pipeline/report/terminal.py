@@ -1,7 +1,6 @@
-"""The report on the terminal: the answers, and with `--details` the tables of each section."""
+"""The report on the terminal: the answers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.plan import Framework
@@ -10,9 +9,7 @@ from pipeline.report.answer import Answer, groups_of
 from pipeline.report.calibration import CalibratedDevices, trust_sentences
 from pipeline.report.compare import Section
 from pipeline.report.left_out import left_out_lines
-from pipeline.report.scaling_axis import scaling_over_devices
 from pipeline.report.table import Table, terminal_table
-from pipeline.report.tables import modes_table, sides_table
 from pipeline.report.wording import chance_sentence, failure_lines
 
 if TYPE_CHECKING:
@@ -72,21 +69,6 @@ def _print_answer(one: Answer, console: "Console") -> None:
         print_wrapped(console, f"Why: {one.why}" if not one.why.startswith("Not explained") else one.why, indent=2)
     if one.doubt:
         print_wrapped(console, f"But: {one.doubt}", indent=2, style="yellow")
-
-
-def print_details(compared: Sequence[Section], console: "Console") -> None:
-    """The tables that fit a terminal, with each caption once; the page has more columns and more tables."""
-    captions = []
-    for section in compared:
-        console.rule(style="dim")
-        print_wrapped(console, section.setup.place, style="bold")
-        table = modes_table(section)
-        print_table(replace(table, caption="") if table.caption in captions else table, console)
-        captions.append(table.caption)
-        for line in sides_table(section).lines:
-            if line.cells[2]:
-                print_wrapped(console, f"{line.cells[0]}: {line.cells[2]}")
-    print_table(scaling_over_devices(compared), console)
 
 
 def print_table(table: Table, console: "Console") -> None:

@@ -178,12 +178,6 @@ def declared_text(row: Row) -> str:
     return f"Declared pair: {words}{mark and f', {mark}'} {names}"
 
 
-def registered_text(section: Section) -> str:
-    """Whether the rules of this comparison are older than its numbers."""
-    why = section.why_exploratory
-    return f"Not pre-registered: {why}." if why else "The rules were fixed before the first measurement."
-
-
 def equal_names(comparison: Comparison) -> str:
     return ", ".join(condition.name for condition in comparison.conditions if condition.state == "equal")
 

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "harness.paths": (*BOTTOM, "harness.plan"),
     "harness.plan_file": (*BOTTOM, "harness.plan", "harness.paths"),
     "harness.results": GROUND,
-    "harness.results.looks": ("harness.results", *GROUND, "harness.work.registration.headline_of"),
+    "harness.results.looks": ("harness.results", *GROUND, "harness.work.declared.headline_of"),
     "harness.work": (*GROUND, "harness.results"),
     # These two do not know each other.
     "harness.experiments": WORK,

@@ -1,4 +1,4 @@
-"""Additive: a new benchmark, model and formulation change no plan, id, registration or code of what was there."""
+"""Additive: a new benchmark, model and formulation change no plan, id or code of what was there."""
 
 import json
 import subprocess
@@ -13,11 +13,10 @@ import json
 from pathlib import Path
 from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
-from harness.plan import FRAMEWORKS
-from harness.results.environment import code_digests
+from harness.results.code_digest import code_digests
 
 config = load_config(Path("experiments.yaml"))
-found = {}
+found, code = {}, {}
 benchmarks = tuple(name for name in config.benchmarks if name in ("mnist", "cifar10", "added"))
 for pair in expand(config, Selection(benchmarks=benchmarks, use_cases=tuple(config.use_cases))):
     for plan in pair.jobs:
@@ -25,7 +24,8 @@ for pair in expand(config, Selection(benchmarks=benchmarks, use_cases=tuple(conf
         variants = {one.key: one.model_dump(mode="json") for one in plan.variants}
         ids = [one.id for one in plan.measurements()]
         found[plan.name] = {"plan": content, "variants": variants, "ids": ids}
-print(json.dumps([found, {one: code_digests(one, Path.cwd()) for one in FRAMEWORKS}]))
+        code[plan.name] = code_digests(plan.framework, plan.cell)
+print(json.dumps([found, code]))
 """
 ADDED = """
 from dataclasses import replace
@@ -51,27 +51,31 @@ def planned(repository: Path) -> tuple[dict[str, Any], dict[str, dict[str, str]]
     return plans, code
 
 
+def change(repository: Path, change: tuple[str, str, str]) -> None:
+    name, old, new = change
+    text = (repository / name).read_text()
+    assert text.count(old) == 1, (name, old)
+    (repository / name).write_text(text.replace(old, new))
+
+
 def test_what_is_added_changes_nothing_else(tmp_path: Path) -> None:
     copy_repository(tmp_path)
     plans_before, code_before = planned(tmp_path)
     (tmp_path / "harness/work/benchmarks/added.py").write_text(ADDED)
-    for name, old, new in CHANGES:
-        text = (tmp_path / name).read_text()
-        assert text.count(old) == 1, (name, old)
-        (tmp_path / name).write_text(text.replace(old, new))
-    plans, code = planned(tmp_path)
+    change(tmp_path, CHANGES[0])
+    _, code = planned(tmp_path)  # a formulation changes the code of all that import its use case
+    assert {name for name, digests in code_before.items() if code[name] != digests} == {
+        name for name in code_before if "_mnist_" in name
+    }
+    for one in CHANGES[1:]:
+        change(tmp_path, one)
+    plans, _ = planned(tmp_path)
 
     assert {name.split("_")[1] for name in plans.keys() - plans_before.keys()} == {"added"}
     grown = {name for name, before in plans_before.items() if plans[name] != before}
     assert grown == {name for name in plans_before if "_mnist_" in name or ("/jax_" in name and name.endswith("_5"))}
     for name in grown:
         before, after = plans_before[name], plans[name]
-        assert after["plan"]["registration"] == before["plan"]["registration"]
+        assert after["plan"] == before["plan"]
         assert after["variants"].items() > before["variants"].items()
         assert {*after["ids"]} > {*before["ids"]}
-    for framework, digests in code_before.items():
-        changed = {name for name, digest in code[framework].items() if digests.get(name) != digest}
-        assert changed == {
-            f"harness.work.{name}" for name in ("benchmarks.added", "benchmarks.mnist", "use_cases.inference")
-        }
-        assert digests.keys() <= code[framework].keys()

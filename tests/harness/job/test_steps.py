@@ -4,7 +4,7 @@ from pathlib import Path
 
 from harness.job.steps import Candidate, Step, counterparts, first_ratio, in_turn
 from harness.plan import Framework, JobPlan, Measurement, Pair, Variant
-from harness.work.registration import headline_of
+from harness.work.declared import headline_of
 from tests.made.project import BehavingProject
 
 

@@ -5,9 +5,6 @@ import signal
 
 import pytest
 
-from harness.plan import Registration
-from harness.results.timeline import window_of
-from harness.results.timeline_file import read_timeline
 from tests.made.patience import patience, slowdown, wait_until
 from tests.made.project import BehavingProject
 
@@ -60,11 +57,8 @@ def test_signal_in_a_warm_start_keeps_the_record(repository: BehavingProject) ->
 
 @pytest.mark.parametrize("is_quick", [True, False])
 def test_first_replicate_is_explained(repository: BehavingProject, is_quick: bool) -> None:
-    """A smoke run explains itself; a full one has its second warm start for it. The events of the longer window stay
-    beside the record, which also has what was fixed before it."""
-    registered = Registration(checksum="1" * 16, exclusions="2" * 16)
-    plan = repository.plan("well", replicates=2, quick=is_quick).model_copy(update={"registration": registered})
-    assert repository.run(plan)[0] == 0
+    """A smoke run explains itself; a full one has its second warm start for it."""
+    assert repository.run(repository.plan("well", replicates=2, quick=is_quick))[0] == 0
     first, second = (one.result for one in repository.by_replicate())
     explanation = first.explanation
     assert explanation.tracer == "fake tracer 1.2.3"
@@ -76,14 +70,6 @@ def test_first_replicate_is_explained(repository: BehavingProject, is_quick: boo
     assert first.explanation_absent is None
     assert (explanation.blocks == first.blocks) == is_quick
     assert (second.explanation, second.explanation_absent) == (None, None)
-    assert {record.registration for record in repository.records()} == {registered}
-    (timeline,) = repository.root.rglob("*-timeline.npz")
-    assert timeline.with_name(timeline.name.replace("-timeline.npz", ".json")).is_file()
-    assert (explanation.timeline, explanation.timeline_absent) == (timeline.name, None)
-    kept = read_timeline(timeline)
-    assert (kept.about.tracer, kept.about.steps) == ("fake tracer 1.2.3", 40)
-    again = window_of(kept.timeline, steps=40, contents=kept.about.contents)
-    assert again.busy_s == pytest.approx(explanation.windows[1].busy_s)
 
 
 @pytest.mark.parametrize(

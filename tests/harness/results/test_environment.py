@@ -1,6 +1,5 @@
 """What a record says about where it was made."""
 
-import hashlib
 import json
 import os
 import platform
@@ -11,18 +10,13 @@ from pathlib import Path
 import pytest
 
 from harness.results.environment import (
-    code_digests,
     cpu_topology,
     describe_environment,
     describe_git,
     describe_infiniband,
     describe_slurm,
-    is_code_on_disk,
-    is_same_code,
-    loaded_code,
     relevant_variables,
 )
-from harness.work import schedule
 
 
 @pytest.fixture(autouse=True)
@@ -35,35 +29,6 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-
-
-def test_code_is_known_by_its_contents(tmp_path: Path) -> None:
-    paths = ("harness/measure/clock.py", "harness/work/__init__.py", "jax_runner/device.py", "torch_runner/run.py")
-    write_files(tmp_path, dict.fromkeys((*paths, "harness/measure/notes.txt", "harness/job.py"), "x = 1\n"))
-    by_hand = hashlib.sha256(b"x = 1\n").hexdigest()[:16]
-    of_both = {"harness.measure.clock": by_hand, "harness.work": by_hand}
-    assert code_digests("jax", tmp_path) == of_both | {"jax_runner.device": by_hand}
-    (tmp_path / "harness" / "measure" / "clock.py").write_text("x = 2\n")
-    changed = code_digests("torch", tmp_path)
-    assert changed.keys() == {*of_both, "torch_runner.run"} and changed["harness.measure.clock"] != by_hand
-
-
-def test_a_record_has_the_code_that_its_process_has_imported() -> None:
-    here = code_digests("torch")
-    names = ("harness.work", schedule.__name__)
-    assert loaded_code(here).items() >= {name: here[name] for name in names}.items()
-    assert loaded_code({"harness.work.no_such": "a", "harness.work.schedule": "b"}) == {"harness.work.schedule": "b"}
-
-
-def test_code_is_the_same_where_all_is_that_both_have_imported_and_on_disk_where_all_of_it_is() -> None:
-    """And neither where nothing can be said."""
-    assert is_same_code({"a": "1", "b": "2"}, {"b": "2", "c": "3"})
-    for one, other in (({"a": "1", "b": "2"}, {"b": "4", "a": "1"}), ({"a": "1"}, {"b": "1"}), (None, {"a": "1"})):
-        assert not is_same_code(one, other)
-    disk = {"a": "1", "b": "2"}
-    assert is_code_on_disk({"a": "1"}, disk)
-    for other in ({"a": "2"}, {"a": "1", "gone": "3"}, {}, None):
-        assert not is_code_on_disk(other, disk)
 
 
 def test_git_clean_dirty_not_a_repository_and_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

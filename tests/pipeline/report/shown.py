@@ -10,20 +10,24 @@ from harness.results.record import Record
 from pipeline.report.command import ReportOptions, print_summary, report_command
 from pipeline.report.compare import Judge, Section, sections
 from pipeline.report.page import page_html
-from pipeline.report.terminal import print_answers, print_details
+from pipeline.report.tables import modes_table
+from pipeline.report.terminal import print_answers
 from tests.made.report_records import passed, plain, save, text
 
 UNBROKEN = 1000
 """Columns of a terminal that breaks no sentence."""
 
 
-def answers_of(compared: Sequence[Section], width: int = UNBROKEN, *, details: bool = False) -> str:
-    """The terminal's text. `details`: with the tables of each section."""
+def answers_of(compared: Sequence[Section], width: int = UNBROKEN) -> str:
+    """The terminal's text."""
     console = plain(width)
     print_answers(compared, console)
-    if details:
-        print_details(compared, console)
     return text(console)
+
+
+def modes_of(section: Section) -> dict[str, list[str]]:
+    """The cells of each mode in the page's table of modes, without the first, by the mode."""
+    return {line.cells[0]: list(line.cells[1:]) for line in modes_table(section).lines if not line.is_group}
 
 
 def page_of(records: Sequence[Record], refused: Sequence[str] = ()) -> str:

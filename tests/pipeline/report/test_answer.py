@@ -14,6 +14,7 @@ from pipeline.report.compare import sections
 from pipeline.report.declared import task_of
 from pipeline.report.page import axis_of
 from pipeline.report.table import Line, Table, group, latex, markdown, numbers, terminal_table, texts
+from pipeline.report.tables import modes_table
 from pipeline.report.wording import absent_lines, pays_after, quantity_lines, times, verdict
 from tests.made.report_records import A100, CELL, CPU, H200, pair, passed, plain, record, section_of, text, with_result
 from tests.pipeline.report.shown import answers_of, page_of
@@ -109,10 +110,22 @@ def test_the_headline_counts() -> None:
     found += [*pair(batch_size=4, replicates=3), *pair(batch_size=5)[:4]]
     (one,) = groups_of(sections(found, passed))
     assert one.headline == (
-        "On NVIDIA H200: JAX is faster at 1 of 5; PyTorch is faster at 1; JAX is so far ahead at 1; both are the same "
-        "at 1; no ratio at 1"
+        "On NVIDIA H200: JAX is faster at 1 of 5; PyTorch is faster at 1; JAX is ahead without a verdict at 1; both "
+        "are the same at 1; no ratio at 1"
     )
     assert one.scale == 2.0  # the smallest that holds 1 / 2 and 1.5
+
+
+@pytest.mark.parametrize(
+    ("second", "headline"),
+    [
+        ({"jax": 1000, "torch": 2000, "replicates": 1}, "After one pair: JAX ahead in 1 of 2, PyTorch in 1"),
+        ({"replicates": 3}, "After at most 3 pairs: JAX ahead in 2 of 2"),
+    ],
+)
+def test_before_the_first_look_the_headline_says_after_how_many_pairs(second: dict[str, Any], headline: str) -> None:
+    (one,) = groups_of(sections([*pair(batch_size=1, replicates=1), *pair(batch_size=2, **second)], passed))
+    assert one.headline == f"On NVIDIA H200: {headline}"
 
 
 def test_many_rows_are_one_answer_for_each_section() -> None:
@@ -230,7 +243,7 @@ def test_what_is_missing_beside_a_throughput_is_said_once_for_all_modes_of_the_s
     about_warm = "Compile time with warm caches: timeout: not done after 9 s; PyTorch cnn-b100-fp32 step.eager"
     about_device = "Memory, Energy: not measured; JAX cnn-b100-fp32 step.jit (and 2 more)"
     assert absent_lines(section.rows) == [about_communication, about_warm, about_device]
-    assert f"No number for {about_communication}" in answers_of([section], details=True)
+    assert f"No number for {about_communication}" in modes_table(section).notes
 
 
 def test_a_lead_pays_for_the_longer_compilation_by_hand() -> None:

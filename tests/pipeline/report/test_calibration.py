@@ -179,7 +179,7 @@ def test_description_says_where_how_much_and_with_which_flags() -> None:
     assert told.startswith(
         "**torch**, mnist, use case 1 (cnn-b256-fp32-step.eager, sample data), on 2 CPUs (A CPU), with torch 2.15.0 "
         "and Python 3.11.7. 4 rounds from 2026-11-21; load average 0.2 to 0.2. Two unslowed processes of a round "
-        "differ by 0.00 % (root mean square). Flags: short_blocks in 2 of 16 processes, throttled in 1. Rules 3, of "
+        "differ by 0.00 % (root mean square). Flags: short_blocks in 2 of 16 processes, throttled in 1. Of "
         f"at most 4 pairs: from 4 rounds, a perfect instrument shows {low * 100:.1f} % to {high * 100:.1f} % wrong in "
         "A/A.\n\n| planted |"
     )

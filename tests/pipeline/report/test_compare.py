@@ -412,7 +412,7 @@ def test_what_was_not_equal_stands_beside_the_ratio_and_the_efficiency(tmp_path:
     scaled = [record("jax", "scan.jit", environment=one), record("jax", "scan.jit", 1500, cell=TWO, environment=two)]
     in_csv = "not equal: libraries: jax 0.10.1 / 0.10.2; not recorded: CPU, driver, variables, code"
     assert [line["scaling_differences"] for line in csv_lines(sections(scaled))] == ["", in_csv]
-    shown, page = reported(Results(root=tmp_path), *found, *scaled, details=True)
+    shown, page = reported(Results(root=tmp_path), *found, *scaled)
     assert "But: not equal on both sides: node: n1 / n2" in shown
     of_ratio = "not equal: node: n1 / n2; not recorded: GPU, driver, CPUs, libraries, variables, code, pairing"
     assert of_ratio in page

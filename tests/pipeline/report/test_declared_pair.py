@@ -1,4 +1,4 @@
-"""The declared pair beside the fastest modes, names that may be chance, and what was registered."""
+"""The declared pair beside the fastest modes, and names that may be chance."""
 
 import math
 from collections.abc import Sequence
@@ -8,24 +8,21 @@ import pytest
 
 from harness.plan import Framework
 from harness.results.record import Record
-from harness.work.registration import registration
 from pipeline.report.answer import answer_of
 from pipeline.report.compare import Row, Section, sections
 from pipeline.report.csv_files import csv_text
-from pipeline.report.wording import chance_mark, chance_sentence, registered_text
+from pipeline.report.wording import chance_mark, chance_sentence
 from tests.made.report_records import A100, csv_lines, passed, record, row_of, section_of, with_result
 from tests.pipeline.report.shown import answers_of, page_of
 
 QUIET = (-0.001, 0.0, 0.001, 0.0)
 """JAX is first in the first and third: the error is sqrt(2 * 0.001**2 / 2 / 4), 0.0005."""
-REGISTERED = registration("train", [])
 
 
 def of_mode(
     framework: Framework, mode: str, speed: float, noise: Sequence[float] = QUIET, **changes: Any
 ) -> list[Record]:
     """A replicate for each of the logarithms in `noise`."""
-    changes = {"registration": REGISTERED} | changes
     return [record(framework, mode, speed * math.exp(one), replicate=n, **changes) for n, one in enumerate(noise)]
 
 
@@ -136,25 +133,3 @@ def test_another_device_and_sample_data_change_no_q() -> None:
     assert on_real.rows[0].q == alone
     on_a100, on_h200 = sections([*many_rows(0.04), *many_rows(0.001, 0.002, 0.003, environment=A100)], passed)
     assert (len(on_a100.rows), on_h200.rows[0].q) == (3, alone)
-
-
-def test_exploratory_and_why() -> None:
-    def why(records: list[Record]) -> str | None:
-        return only(records)[0].why_exploratory
-
-    of_then = REGISTERED.model_copy(update={"checksum": "0" * 16})
-    changed = "thresholds or headline pair were changed since its records were made"
-    assert why(four_modes(registration=of_then)) == changed
-    assert registered_text(only(four_modes())[0]) == "The rules were fixed before the first measurement."
-    other = registration("train", [{"precision": ["bf16"]}])
-    mixed = [*four_modes()[:8], *four_modes(registration=other)[8:]]
-    assert why(mixed) == "thresholds, headline pair or exclusions were changed between its records"
-    old = [*four_modes()[:12], *four_modes(registration=None)[12:]]
-    assert why(old) == "4 of 16 records do not say what was fixed before them"
-    # Of other rules: they are judged by the newest, and the page says so once.
-    records = four_modes(registration=of_then.model_copy(update={"rules_version": 2}))
-    sentence = "its records were registered under rules 2, and are judged by rules 3"
-    assert why(records) == sentence and page_of(records).count(f"Not pre-registered: {sentence}.") == 1
-    assert only(records)[1].ratio == only(four_modes())[1].ratio
-    (line,) = (one for one in csv_lines([section_of(records)]) if one["execution_mode"] == "taps.jit")
-    assert (line["rules"], line["registered"]) == ("3", "False")

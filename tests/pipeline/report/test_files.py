@@ -195,16 +195,25 @@ def test_the_report_writes_its_folder_anew(tmp_path: Path) -> None:
     kept = stale.with_name("notes.txt")
     kept.touch()
     console = plain()
-    assert report_command(results, ReportOptions(png=True), console, passed) == 0
+    assert report_command(results, ReportOptions(), console, passed) == 0
     assert not stale.exists() and kept.exists()
     assert text(console).splitlines()[-1] == f"Page: {results.report / 'report.html'}"
     figures = {path.name: path for path in (results.report / "figures").glob("*-ratio.*")}
-    assert figures.keys() == {f"mnist-1-train-nvidia-h200-ratio.{ending}" for ending in ("svg", "pdf", "png")}
+    assert figures.keys() == {f"mnist-1-train-nvidia-h200-ratio.{ending}" for ending in ("svg", "pdf")}
     assert figures["mnist-1-train-nvidia-h200-ratio.pdf"].read_bytes().startswith(b"%PDF")
     assert {path.name for path in (results.report / "tables").iterdir()} == {
         "overview.tex",
         *(f"mnist-1-train-nvidia-h200-{name}.tex" for name in ("answers", "modes", "quantities", "sides")),
     }
+
+
+def test_a_folder_of_results_folders_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("east", "west"):
+        save(record("jax", "step.jit"), Results(root=tmp_path / "published" / name))
+    monkeypatch.chdir(tmp_path)
+    console = plain(200)
+    assert report_command(Results(root=tmp_path / "published"), ReportOptions(), console) == 1
+    assert text(console) == "Holds results folders: east, west. --results published/east\n"
 
 
 def test_a_spreadsheet_computes_nothing_of_a_record() -> None:

@@ -1,7 +1,6 @@
 """Records for everybody: what is copied, what is left out, and the tables of README.md, which are made from full
 records and from declarations, and never by hand."""
 
-from math import nan
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,8 +16,6 @@ from harness.results.parity import ParityMetadata, ParityNumbers, key_of
 from harness.results.parity_file import read_parity, write_parity
 from harness.results.parity_gate import ParityGate
 from harness.results.record import Record, read_record
-from harness.results.timeline import timeline_of
-from harness.results.timeline_file import read_timeline, write_timeline
 from main import main
 from pipeline.report import command
 from pipeline.report.calibration import read_calibrations
@@ -30,8 +27,7 @@ from pipeline.report.publish import publish, publish_calibrations, shelves, with
 from pipeline.report.reading import read_records
 from pipeline.report.readme import NOTHING, PART_OF_README, PICTURES, drawn_from, picture_svg, pictures, published_part
 from tests.made.calibration_records import process, processes
-from tests.made.explained_records import explanation
-from tests.made.report_records import CELL, CPU, H200, passed, plain, save, text, with_result
+from tests.made.report_records import CELL, CPU, H200, passed, plain, save, text
 from tests.made.report_records import pair as made_pair
 
 VERSIONS = {"jax": "0.10.2", "torch": "2.15.0"}
@@ -189,24 +185,15 @@ def test_full_records_are_copied_without_their_owner(results: Results, tmp_path:
     assert [one.root for one in shelves(tmp_path / "published")] == [shelf.root]
 
 
-def test_timelines_and_peaks_of_the_same_devices_go_along(results: Results, tmp_path: Path) -> None:
-    """Of three records of peaks one is of another device; of two timelines one is not there any more."""
-    found = {path: read_record(path) for path in results.records().rglob("*.json")}
-    record_path, original = next((path, one) for path, one in found.items() if not one.measurement.quick)
-    for name in ("kept-timeline.npz", "gone-timeline.npz"):
-        explained = explanation({"aten::mm": (1, 1.0)}, step_ms=2.0, on_device=False, timeline=name)
-        save(with_result(original, explanation=explained), results)
-    events = timeline_of([("aten::mm", 0.0, 1e-3, nan)])
-    kept = record_path.with_name("kept-timeline.npz")
-    write_timeline(kept, events, tracer="a tracer", on_device=False, steps=1, contents={})
+def test_peaks_of_the_same_devices_go_along(results: Results, tmp_path: Path) -> None:
+    """Of three records of peaks one is of another device."""
+    found = [read_record(path) for path in results.records().rglob("*.json")]
+    original = next(one for one in found if not one.measurement.quick)
     here = original.environment
     for name, where in {"jax-1": here, "torch-1": here | {"node": "lab-8"}, "torch-2": H200}.items():
         made = DevicePeaksRecord(framework="jax", started_at="", ended_at="", environment=where, peaks=[])
         write_device_peaks(made, results.device_peaks / f"{name}.json")
     shelf = publish(results, "cpu-2-cores", tmp_path / "published")
-    assert [path.name for path in shelf.root.rglob("*-timeline.npz")] == ["kept-timeline.npz"]
-    copy = shelf.records() / kept.relative_to(results.records())
-    assert read_timeline(copy).about.names == ("aten::mm",)
     peaks = {path.name: read_device_peaks(path) for path in sorted(shelf.device_peaks.iterdir())}
     nodes = {name: one.environment["node"] for name, one in peaks.items()}
     assert nodes == {"jax-1.json": "node-1", "torch-1.json": "node-2"}

@@ -106,5 +106,5 @@ def test_the_figure_of_the_page_is_that_of_the_files_and_no_line_of_a_heading_is
     assert max(map(len, lines)) <= LONGEST_LINE
     assert 'data-place="overall"' not in page_html(compared[:1], found, (), Path("results"))
     for of, count in ((compared, 1), (compared[:1], 0)):
-        names = [one.path.name for one in figures(report_files(tmp_path), of, png=False)]
+        names = [one.path.name for one in figures(report_files(tmp_path), of)]
         assert names.count(chart.name) == count

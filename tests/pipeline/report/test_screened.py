@@ -7,9 +7,10 @@ import pytest
 
 from harness.plan import Framework
 from harness.results.record import Record
+from pipeline.report.tables import modes_table
 from pipeline.report.wording import best_of, choice_notes, modes_compared
 from tests.made.report_records import record, row_of, section_of, with_result
-from tests.pipeline.report.shown import answers_of
+from tests.pipeline.report.shown import answers_of, modes_of
 from tests.pipeline.watching.test_ratios import as_screening
 
 
@@ -52,14 +53,14 @@ def test_without_a_screening_the_fastest_of_the_replicates_is_chosen_and_the_not
     assert (row.comparison.jax.execution_mode, best_of(row, "jax")) == ("taps.jit", "best of 4")
 
 
-def test_the_terminal_shows_what_was_only_screened() -> None:
-    shown = answers_of([section_of(RECORDS)], 120, details=True)
-    lines = {line.split()[1]: line.split() for line in shown.splitlines() if line.startswith("   JAX ")}
-    assert lines["scan.jit"][2:] == ["(900)"]
-    assert lines["step.jit"][2] == "2,010"
-    joined = " ".join(shown.split())
-    assert "First of n: chosen by separate short runs (in brackets, a mode that had no more)" in joined
-    assert "JAX cnn-b100-fp32-big: out of memory: 4 GiB asked for" in joined
+def test_the_table_of_modes_shows_what_was_only_screened() -> None:
+    section = section_of(RECORDS)
+    lines = modes_of(section)
+    assert [cell for cell in lines["JAX scan.jit"] if cell] == ["(900)", "0", "screened only"]
+    assert lines["JAX step.jit"][0] == "2,010"
+    chosen = "First of n: chosen by separate short runs (in brackets, a mode that had no more)"
+    assert chosen in modes_table(section).caption
+    assert "JAX cnn-b100-fp32-big: out of memory: 4 GiB asked for" in answers_of([section])
 
 
 def test_while_nothing_has_a_replicate_the_report_says_what_was_screened() -> None:
@@ -82,8 +83,8 @@ def test_one_program_under_two_names_is_one_mode() -> None:
     assert row.best("jax").name == "step.jit = step.jit_graph"
     assert [mode.name for mode in row.modes] == ["step.jit = step.jit_graph", "step.tuned", "taps.jit", "step.eager"]
     assert row.ratio.value == pytest.approx(2.0)
-    shown = answers_of([section_of(records)], 120, details=True)
-    assert "step.jit = step.jit_graph" in shown and "1,03" not in shown
+    lines = modes_of(section_of(records))
+    assert "JAX step.jit = step.jit_graph" in lines and "1,03" not in str(lines)
 
 
 def test_what_stands_for_a_screened_double_is_what_has_replicates() -> None:

@@ -11,7 +11,6 @@ from pipeline.report.figures import section_charts
 from pipeline.report.phases import all_times, phases_absent, phases_of
 from pipeline.report.tables import modes_table, phases_table
 from tests.made.report_records import CELL, CPU, record, section_of, with_result
-from tests.pipeline.report.shown import answers_of
 
 CIFAR10 = CELL.model_copy(update={"benchmark": "cifar10"})
 
@@ -58,17 +57,6 @@ def test_what_has_no_number_has_no_column_and_a_reason() -> None:
     titles = {column.title for column in table.columns}
     assert not titles & {"step p99, ms", "energy gross, mJ/sample", "achieved, TFLOP/s"}
     assert any("Energy: no driver" in note for note in table.notes)
-
-
-def test_the_terminal_shows_p99_beside_p50_on_80_columns() -> None:
-    found = [full("torch", "forward.max_autotune_graph", 1986), full("jax", "taps.tuned_graph", 1000)]
-    of_inference = [with_result(one, epochs=[], time_to_target_s=None) for one in found]
-    shown = answers_of([section_of(of_inference)], 80, details=True)
-    assert all(len(line.rstrip()) <= 80 for line in shown.splitlines())
-    (head,) = [line for line in shown.splitlines() if "p50" in line]
-    assert [word for word in head.split() if word.startswith("p")] == ["p50", "p95", "p99"]
-    (line,) = [line for line in shown.splitlines() if "PyTorch forward.max_autotune_graph" in line]
-    assert line.split()[2:6] == ["1,986", "1", "2", "3"]
 
 
 # Throughput by batch size.
