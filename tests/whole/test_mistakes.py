@@ -91,16 +91,16 @@ class Project:
         return text
 
 
+UNSEEN = {"": ["--dry-run", "--executor local", "--config CONFIG", "--results RESULTS"], "data": ["--config CONFIG"]}
+"""Flags that are needed, by command, and are no part of a mistake."""
+
+
 def answers_to_command_lines(project: Project) -> Iterator[str]:
-    """Yield each command line with the answer; flags that are needed but are no part of the mistake stay unseen."""
     project.config.write_text(MINIMAL)
     for words in COMMAND_LINES.splitlines():
-        unseen = "" if not words.startswith("-") else " --dry-run --executor local"
-        unseen = unseen if "--executor" not in words else ""
-        for flag, value in (("--config", "CONFIG"), ("--results", "RESULTS")):
-            belongs = words.startswith("-") or (words.startswith("data"), flag) == (True, "--config")
-            unseen += f" {flag} {value}" if belongs and flag not in words else ""
-        yield f"$ python main.py {words}\n{project.answer(words + unseen)}"
+        command = "" if words.startswith("-") else words.partition(" ")[0]
+        unseen = [flag for flag in UNSEEN.get(command, []) if flag.partition(" ")[0] not in words]
+        yield f"$ python main.py {words}\n{project.answer(' '.join([words, *unseen]))}"
 
 
 def answers_to_configurations(project: Project) -> Iterator[str]:
