@@ -5,6 +5,7 @@ Everything of the job is real but the frameworks and the W&B client, which note 
 """
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def watched_job(
     project.change("harness/work/use_cases/behave.py", (end, standard))
     file = project.root / "order_of_execution"
     monkeypatch.setenv(FILE, str(file))
-    monkeypatch.setenv("PYTHONPATH", str(WATCHED))
+    monkeypatch.setenv("PYTHONPATH", str(WATCHED), prepend=os.pathsep)
     pair = project.pair(jax, torch, replicates=2)
     changes = {
         "cell": pair.cell.model_copy(update={"gpu": "cpu"}),
