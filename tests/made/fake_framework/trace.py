@@ -1,5 +1,6 @@
 """Stands in for a runner's trace.py: what is traced is one kernel in each call, or a fault."""
 
+import importlib
 import math
 import os
 import signal
@@ -25,6 +26,8 @@ def traced(run: Callable[[], Any]) -> tuple[Timeline, dict[str, Any]]:
         os.kill(os.getpid(), signal.SIGSEGV)
     if fault == "hangs":
         time.sleep(900)
+    if "ORDER_OF_EXECUTION" in os.environ:
+        importlib.import_module("order_of_execution").note_step("explain")
     run()
     if fault == "sees nothing":
         return timeline_of([]), {}

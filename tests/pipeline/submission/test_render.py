@@ -1,6 +1,7 @@
 """The Slurm scripts: their text (golden files), and how they run by hand, under Slurm and for submitit."""
 
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -12,12 +13,17 @@ import pytest
 
 from harness.errors import ProjectError
 from harness.experiments.expand import Selection, expand
+from harness.experiments.load import load_config
 from harness.experiments.model import Config
+from harness.experiments.profile import CLUSTERS, profile_of
+from harness.job.launch import command_of
+from harness.paths import REPOSITORY
 from harness.plan import Pair
 from pipeline.submission.queue_job import QueueJob
 from pipeline.submission.render import render_script, write_scripts
-from tests.made.config_text import MINIMAL, config_of
+from tests.made.config_text import MINIMAL, changed, config_of
 from tests.made.faults import programs
+from tests.made.golden import require_golden
 from tests.made.project import alone
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -47,25 +53,54 @@ def render(config: Config, pair: Pair, **paths: Path) -> str:
     return render_script(pair, config, **{**defaults, **paths}, repository=PROJECT)
 
 
-def assert_golden(name: str, text: str) -> None:
-    """Compares with tests/pipeline/submission/golden/; UPDATE_GOLDEN=1 writes it instead."""
-    text = text.replace(sys.executable, "/opt/main/bin/python")  # another on every machine
-    path = GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN") == "1":
-        path.write_text(text)
-    expected = path.read_text() if path.exists() else ""
-    assert text == expected, f"golden/{name}: read the diff; if it is meant, UPDATE_GOLDEN=1 with this test accepts it"
+def require_script(name: str, text: str) -> None:
+    """Compare with tests/pipeline/submission/golden/NAME.sh, where paths of this machine are placeholders."""
+    text = text.replace(sys.executable, "/opt/main/bin/python").replace(str(REPOSITORY), "/REPOSITORY")
+    require_golden(GOLDEN / f"{name}.sh", text, __file__)
 
 
 def test_golden_smallest_and_with_everything(tmp_path: Path) -> None:
     config = config_of(MINIMAL, tmp_path)
     found = jobs(config, benchmarks=("cifar10",), use_cases=(3,))
     for name in ("jax_cifar10_3", "torch_cifar10_3", "pair_cifar10_3"):
-        assert_golden(f"{name}.sh", render(config, found[f"any/{name}"]))
+        require_script(name, render(config, found[f"any/{name}"]))
     config = config_of(FULL, tmp_path)
     job = jobs(config, gpus=("a100",), data="sample", quick=True, force=True)["a100/torch_mnist_1_x8"]
     paths = {"config_path": Path("/home/me/my experiments.yaml"), "results": Path("/scratch/50% full")}
-    assert_golden("a100_torch_mnist_1_everything.sh", render(config, job, **paths))
+    require_script("a100_torch_mnist_1_everything", render(config, job, **paths))
+
+
+ON_DEVICES = {"two_gpus": "    devices: 2\n", "two_nodes": "    devices: 8\n    nodes: 2\n"}
+
+
+@pytest.mark.parametrize("name", ON_DEVICES)
+def test_golden_on_several_devices(name: str, tmp_path: Path) -> None:
+    text = changed("    name: train\n", f"    name: train\n{ON_DEVICES[name]}")
+    [pair] = expand(config_of(text, tmp_path), Selection(gpus=("a100",)))
+    require_script(name, render(config_of(text, tmp_path), pair))
+
+
+def test_golden_in_containers(tmp_path: Path) -> None:
+    """The script is as without them: the job starts each process of a framework in its container, by these commands."""
+    jax = "{runtime: apptainer, image: /images/jax.sif, setup: [module load apptainer], mounts: [/scratch]}"
+    torch = "{runtime: podman, image: 'lab/torch:1', options: [--shm-size=8g]}"
+    text = changed("{python: /opt/jax/bin/python}", jax)
+    config = config_of(changed("{python: /opt/torch/bin/python}", torch, text), tmp_path)
+    [pair] = expand(config, Selection())
+    found = [render(config, pair)]
+    for plan in pair.jobs:
+        words = ["-u", f"{plan.framework}_runner/run.py", "--rank", "0"]
+        command = command_of(plan.launch, words, [PROJECT, PROJECT / "results"], name="NAME")
+        found.append(f"\n# A process of {plan.framework}: {shlex.join(command)}\n")
+    require_script("containers", "".join(found))
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CLUSTERS.glob("*.yaml")))
+def test_golden_of_each_cluster_profile(name: str, tmp_path: Path) -> None:
+    (tmp_path / "experiments.yaml").write_text(MINIMAL)
+    config = load_config(tmp_path / "experiments.yaml", profile_of(name))
+    [pair] = expand(config, Selection(gpus=(config.matrix.gpus[0],)))
+    require_script(name, render(config, pair))
 
 
 def test_for_the_cpu_no_gpu_is_asked_for(tmp_path: Path) -> None:

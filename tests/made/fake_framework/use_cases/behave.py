@@ -7,6 +7,7 @@ called instead.
 """
 
 import gc
+import importlib
 import os
 import resource
 import shutil
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from harness.errors import CheckFailed, Refused
 from harness.job.turn import neighbours
 from harness.measure.channel import Channel
-from harness.measure.program import Program, Session
+from harness.measure.program import Phase, Program, Session
 from harness.results.parity import PARITY_BATCH_SIZE
 from harness.work.use_cases.train import require_finite
 
@@ -60,6 +61,10 @@ class Work(Program):
         self.session.agree(0.0)  # hangs or fails unless all ranks take part
         if world.rank == world.size - 1:
             fail_parity_as(self.session.mode.formulation)
+        if "ORDER_OF_EXECUTION" in os.environ:
+            order().note(
+                f"compute parity numbers of {self.session.measurement.framework}", self.session.mode.formulation
+            )
         outputs = np.arange(4.0)
         if (self.session.measurement.framework, self.session.mode.formulation) == ("torch", "parity_differs"):
             outputs[3] = 4.0
@@ -335,3 +340,53 @@ def control_of_control_is_killed_on_rank_1(session: Session[Any]) -> Work:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return Work(session, step)
+
+
+# What tests/harness/job/test_order_of_execution.py watches.
+
+
+def order() -> Any:
+    """Return tests/made/watched/order_of_execution.py, which is on the path of a watched job."""
+    return importlib.import_module("order_of_execution")
+
+
+class Watched(Work):
+    """Notes what is done with it. Its steps take simulated time, so that no load of the machine changes a choice."""
+
+    def __init__(self, session: Session[Any], step_s: float) -> None:
+        measurement = session.measurement
+        order().begin(
+            order().name_of(measurement.framework, session.mode.name, measurement.stage, measurement.replicate)
+        )
+        time_s = order().simulate_time()
+        cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+
+        def first(_step_s: float) -> None:
+            order().note_step("recompile" if cache.exists() else "compile")
+            cache.mkdir(parents=True, exist_ok=True)
+
+        calls = iter([first])
+        super().__init__(session, lambda: next(calls, time_s.sleep)(step_s))
+        session.device.begin_timing = lambda: order().note_step("time")
+
+    def check(self) -> list[Any]:
+        order().note_step("check")
+        return []
+
+    def answers(self) -> None:
+        order().note_step("predict")
+
+    def phases(self) -> list[Phase]:
+        return [("forward", lambda: order().note_step("phases"))]
+
+
+def standard(session: Session[Any]) -> Work:
+    return Watched(session, 2e-3)
+
+
+def fast(session: Session[Any]) -> Work:
+    return Watched(session, 1e-3)
+
+
+def slowest(session: Session[Any]) -> Work:
+    return Watched(session, 10e-3)
