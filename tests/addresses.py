@@ -78,6 +78,9 @@ def _ask(request: Request) -> Exception | None:
     try:
         with build_opener(SameMethod).open(request, timeout=TIMEOUT_S):
             return None
+    except HTTPError as error:
+        error.close()
+        return error
     except (OSError, HTTPException) as error:
         return error
 

@@ -498,7 +498,7 @@ def test_settings_that_a_client_no_longer_has_are_left_out(monkeypatch: pytest.M
     assert arguments["settings"].x_disable_stats is True
 
 
-def test_client_uploads_no_code_no_state_of_git_and_no_console(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_client_uploads_no_code_no_git_state_and_no_console(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A run may be public, and the repository around it may not. The record has what a report needs of all this."""
     import wandb
 
