@@ -23,7 +23,7 @@ RUN := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .PHONY: help env env-dev demo test test-fast test-nightly test-inputs test-faults gpu-check gpu-compile gpu-compile-nightly
-.PHONY: lint bench pin site
+.PHONY: lint bench pin site test-mutations
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 22
@@ -66,6 +66,9 @@ test-inputs: env-dev  ## try thousands of odd files, command lines and values; S
 
 test-faults: env-dev  ## what a hostile cluster and a clumsy user could do: kills, full disks, lost answers; 15 minutes at most
 	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/faults
+
+test-mutations: env-dev  ## remove lines where a mistake would cost most, one by one: each has a test that must fail
+	$(RUN) -m tests.mutations
 
 $(RUN):
 	@$(MAKE) --no-print-directory env

@@ -1,5 +1,6 @@
 """Files that are never half written and never overwritten by accident."""
 
+import errno
 import os
 import secrets
 import stat
@@ -14,12 +15,15 @@ from harness.printable import printable_json
 
 LARGEST_JSON_BYTES = 2**26
 """A plan of 100,000 measurements has a tenth of it."""
+NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
+"""Errors of a file system that has no hard links, such as exFAT or some of FUSE."""
 
 
 def write_atomically(path: Path, content: str | bytes, *, replace: bool) -> None:
     """Write to a temporary file beside `path`, sync, then rename: readers see the old file or the whole new one.
 
-    Safe with many nodes on one shared file system. With `replace=False` an existing file is kept.
+    Safe with many nodes on one shared file system. With `replace=False` an existing file is kept, and of two writers
+    at once the second is refused.
 
     Raises:
         FileExistsError: `path` exists and `replace` is false.
@@ -32,11 +36,31 @@ def write_atomically(path: Path, content: str | bytes, *, replace: bool) -> None
             file.write(content if isinstance(content, bytes) else content.encode())
             file.flush()
             os.fsync(file.fileno())
-        if not replace and path.exists():
-            raise FileExistsError(f"{path} exists already; a record is never overwritten")
-        temporary.replace(path)
+        if replace:
+            temporary.replace(path)
+        else:
+            _link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _link(source: Path, path: Path) -> None:
+    """Give the file at `source` the name `path` as well, in one step that fails if the name is taken.
+
+    A file system without hard links gets a look and a rename instead, between which another writer may come.
+    """
+    try:
+        os.link(source, path)
+    except FileExistsError as error:
+        # NFS repeats a request whose answer was lost, and then finds the name that it has just made.
+        if not source.samefile(path):
+            raise FileExistsError(f"{path} exists already; a record is never overwritten") from error
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        if path.exists():
+            raise FileExistsError(f"{path} exists already; a record is never overwritten") from error
+        source.replace(path)
 
 
 def read_json(path: Path) -> str:

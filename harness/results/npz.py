@@ -13,11 +13,17 @@ from harness.files import way_out, write_atomically
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]], *, is_compressed: bool = True) -> None:
     """Raises RecordError with the way out when the disk is full or the folder cannot be written."""
+    content = npz_bytes(arrays, is_compressed=is_compressed)
+    with way_out(path):
+        write_atomically(path, content, replace=False)
+
+
+def npz_bytes(arrays: Mapping[str, NDArray[Any]], *, is_compressed: bool = True) -> bytes:
+    """Return the content of a .npz file, the same for the same arrays."""
     content = io.BytesIO()
     save = np.savez_compressed if is_compressed else np.savez
     save(content, **arrays)  # type: ignore[arg-type]
-    with way_out(path):
-        write_atomically(path, content.getvalue(), replace=False)
+    return content.getvalue()
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:

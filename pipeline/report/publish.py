@@ -1,35 +1,53 @@
 """`main.py report --publish NAME`: the full records of a results folder, for everybody. They go to a folder below
-`results/published` that git knows, without what says whose machine it was.
+`results/published` that git knows, without the names of machines, people, accounts, clusters and folders
+(pipeline/report/owner.py). All files are made in memory first; nothing is written if one of them still has such a name.
 """
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.errors import ProjectError
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import ProjectError, RecordError
+from harness.files import in_words, way_out, write_atomically
 from harness.packs import record_paths
 from harness.paths import PUBLISHED, Results
-from harness.results.device_peaks import read_device_peaks, write_device_peaks
-from harness.results.parity_file import read_parity, write_parity
-from harness.results.record import Record, write_record
+from harness.printable import shortened
+from harness.results.device_peaks import DevicePeaksRecord, read_device_peaks
+from harness.results.npz import npz_bytes, read_npz
+from harness.results.parity_file import read_parity
+from harness.results.record import Record
 from pipeline.report.compare import device_name, device_of
+from pipeline.report.owner import Found, Names, names_of, names_of_this_process
 from pipeline.report.reading import read_records
 
-PATH = re.compile(r"(?<![\w.:/-])~?/(?:[\w.+@-]+/)+[\w.+@-]*")
-"""An absolute path of two parts or more, in a longer text too. A URL is none."""
 FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
-INSTEAD_OF_PATH = "(path)"
-OF_THE_OWNER = ("hostname", "interpreter", "account", "cluster", "qos", "nodelist", "job_name")
-"""Keys of a record's environment. What nobody's report compares is left out, and nobody else's business."""
+MOST_FOUND = 5
+"""Names that a refusal lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A file that is to be published."""
+
+    path: Path
+    """In the folder of what is published."""
+    content: bytes
+    texts: Any
+    """All texts in it, as JSON."""
 
 
 def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results:
-    """The results folder that was made: of the records that are no quick runs, their parity numbers, and
-    the peaks of their devices. Logs, jobs and W&B's files stay.
+    """Copy the records that are no quick runs, their parity numbers, and the peaks of their devices to a new results
+    folder, which is returned. Logs, jobs and W&B's files stay.
 
     Raises:
-        ProjectError: there is no such record, or the folder is there already.
+        ProjectError: there is no such record, the folder is there already, or a name would be published.
         RecordError: a file of parity numbers is missing or damaged, one of device peaks is, or the disk is full.
     """
     if not FOLDER_NAME.fullmatch(name):
@@ -41,35 +59,34 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
     devices = {device_name(record) for record in records.values()}
     peaks = {path.name: read_device_peaks(path) for path in sorted(results.device_peaks.glob("*.json"))}
     peaks = {name: found for name, found in peaks.items() if device_of(found.environment) in devices}
-    nodes = _renamed(records.values(), (found.environment for found in peaks.values()))
-    for path, record in records.items():
-        write_record(_for_everybody(record, nodes), target.records() / path)
-    parity = {path.parent / Path(record.parity).name for path, record in records.items() if record.parity}
-    for path in sorted(parity):
-        numbers = read_parity(results.records() / path)
-        environment = without_owner(numbers.metadata.environment, nodes)
-        metadata = numbers.metadata.model_copy(update={"environment": environment})
-        write_parity(numbers.model_copy(update={"metadata": metadata}), target.records() / path)
-    for name, of_device in peaks.items():
-        environment = _environment_for_everybody(of_device.environment, nodes)
-        write_device_peaks(of_device.model_copy(update={"environment": environment}), target.device_peaks / name)
+    parity = sorted({path.parent / Path(record.parity).name for path, record in records.items() if record.parity})
+    metadata = [read_parity(results.records() / path).metadata for path in parity]
+    names = _names_of(records.values(), [one.model_dump(mode="json") for one in (*peaks.values(), *metadata)])
+    records_at, peaks_at = (folder.relative_to(target.root) for folder in (target.records(), target.device_peaks))
+    drafts = [_draft_of_record(record, records_at / path, names) for path, record in records.items()]
+    drafts += [_draft_of_arrays(results.records() / path, records_at / path, names) for path in parity]
+    for file_name, of_device in peaks.items():
+        content = names.cleaned(of_device.model_dump(mode="json"))
+        drafts.append(_draft(DevicePeaksRecord.model_validate(content), peaks_at / file_name, names))
+    _write(drafts, target.root, names, name)
     return target
 
 
 def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
-    """The same of calibrations, which all lie in one folder: how many records were copied. What is there already stays.
+    """Copy the records of full calibrations to the one folder of all that are published, and return their number. What
+    is there already stays.
 
     Raises:
-        ProjectError: there is no record of a full calibration.
+        ProjectError: there is no record of a full calibration, or a name would be published.
         RecordError: the disk is full.
     """
     records = _full_records(results, results.calibration, "calibration")
     target = Results(root=published).calibration
-    nodes = _renamed(records.values())
+    names = _names_of(records.values())
+    drafts = [_draft_of_record(record, path, names) for path, record in records.items()]
     there = set(record_paths(target))
-    new = {path: record for path, record in records.items() if target / path not in there}
-    for path, record in new.items():
-        write_record(_for_everybody(record, nodes), target / path)
+    new = [draft for draft in drafts if target / draft.path not in there]
+    _write(new, target, names)
     return len(new)
 
 
@@ -88,45 +105,90 @@ def shelves(published: Path = PUBLISHED) -> list[Results]:
     return [Results(root=path.parent) for path in sorted(published.glob("*/records"))]
 
 
-def _renamed(records: Iterable[Record], environments: Iterable[Mapping[str, Any]] = ()) -> dict[str, str]:
-    """Another name for each node."""
+def _names_of(records: Iterable[Record], others: Sequence[Any] = ()) -> Names:
     records = list(records)
-    found = {one.node for record in records for one in record.ranks}
-    nodes = [one.get("node") for one in (*(record.environment for record in records), *environments)]
-    found |= {node for node in nodes if isinstance(node, str)}
-    return {node: f"node-{number}" for number, node in enumerate(sorted(found), start=1)}
+    contents = [record.model_dump(mode="json") for record in records]
+    jobs = [record.job for record in records if record.job]
+    return names_of([*contents, *others], names_of_this_process(), jobs)
 
 
-def _for_everybody(record: Record, nodes: Mapping[str, str]) -> Record:
-    """Its measurement stays as it is, by whose content it has its id."""
-    content = without_owner(record.model_dump(mode="json", exclude={"measurement", "parity"}), nodes)
-    content["environment"] = _environment_for_everybody(record.environment, nodes)
-    kept = {"measurement": record.measurement, "parity": record.parity and Path(record.parity).name}
-    return Record.model_validate(content | kept)
+def _draft_of_record(record: Record, path: Path, names: Names) -> Draft:
+    """The measurement stays as it is, by whose content it has its id."""
+    content = names.cleaned(record.model_dump(mode="json", exclude={"measurement", "parity"}))
+    kept = {"measurement": record.measurement, "parity": record.parity and _renamed(Path(record.parity).name, names)}
+    return _draft(Record.model_validate(content | kept), path, names)
 
 
-def _environment_for_everybody(whole: dict[str, Any], nodes: Mapping[str, str]) -> dict[str, Any]:
-    """Of the kernel, `5.15.0-91-chair` is `5.15.0`, also in the platform: what follows is whoever built it."""
-    environment: dict[str, Any] = without_owner(whole, nodes)
-    kernel = environment.get("kernel")
-    if not isinstance(kernel, str) or (numbers := re.match(r"\d[\d.]*", kernel)) is None:
-        return environment
-    changed = {name: environment.get(name) for name in ("kernel", "platform")}
-    return environment | {
-        name: value.replace(kernel, numbers[0].rstrip(".")) for name, value in changed.items() if isinstance(value, str)
-    }
+def _draft(model: Record | DevicePeaksRecord, path: Path, names: Names) -> Draft:
+    text = model.model_dump_json()
+    return Draft(path=path.with_name(_renamed(path.name, names)), content=text.encode(), texts=json.loads(text))
 
 
-def without_owner(content: Any, nodes: Mapping[str, str]) -> Any:
-    """JSON, with another name under each `node`, without paths, and without OF_THE_OWNER."""
-    if isinstance(content, dict):
-        return {
-            key: nodes.get(value, value) if key == "node" else without_owner(value, nodes)
-            for key, value in content.items()
-            if key not in OF_THE_OWNER
+def _draft_of_arrays(source: Path, path: Path, names: Names) -> Draft:
+    """A .npz file, whose texts are JSON or plain. One without a name in it is copied as it is."""
+    try:
+        arrays, content = read_npz(source), source.read_bytes()
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{source}: cannot be read: {in_words(error)}") from error
+    texts = {name: _texts_of(array) for name, array in arrays.items()}
+    cleaned = {names.replaced(name): names.cleaned(text) for name, text in texts.items()}
+    if cleaned != texts:
+        changed = {
+            new: array if cleaned[new] is None or cleaned[new] == texts[old] else _array_of(cleaned[new])
+            for (old, array), new in zip(arrays.items(), cleaned, strict=True)
         }
-    if isinstance(content, list):
-        return [without_owner(value, nodes) for value in content]
-    if isinstance(content, str):
-        return PATH.sub(INSTEAD_OF_PATH, content)
-    return content
+        content = npz_bytes(changed)
+    return Draft(path=path.with_name(_renamed(path.name, names)), content=content, texts=cleaned)
+
+
+def _texts_of(array: NDArray[Any]) -> Any:
+    """None for numbers."""
+    if array.dtype.kind not in "US":
+        return None
+    if array.ndim:
+        return array.astype(str).tolist()
+    text = str(array)
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _array_of(texts: Any) -> NDArray[Any]:
+    """As harness/results/parity_file.py writes them."""
+    if isinstance(texts, dict):
+        return np.array(json.dumps(texts, separators=(",", ":"), ensure_ascii=False))
+    return np.array(texts)
+
+
+def _renamed(file_name: str, names: Names) -> str:
+    """The end stays, by which a file is found."""
+    stem, dot, end = file_name.rpartition(".")
+    return f"{names.replaced(stem)}{dot}{end}"
+
+
+def _write(drafts: Sequence[Draft], folder: Path, names: Names, name: str = "") -> None:
+    """Write all files, or none where one has a name that it must not have.
+
+    Raises:
+        ProjectError: it has, with the file and the field.
+        RecordError: the disk is full.
+    """
+    found = [f"--publish {name}: {_words(one)}" for one in names.found_in(name)]
+    for draft in drafts:
+        found += [f"{draft.path}: {_words(one)}" for one in names.found_in(str(draft.path))]
+        found += [f"{draft.path}: {one.field}: {_words(one)}" for one in names.found_in(draft.texts)]
+    if found:
+        more = f"\n  and {len(found) - MOST_FOUND} more" if len(found) > MOST_FOUND else ""
+        raise ProjectError(
+            "--publish: nothing is published, as names of machines, people or folders would be:\n"
+            + "".join(f"  {one}\n" for one in found[:MOST_FOUND]).rstrip()
+            + f"{more}\nA measurement is never changed: rename what experiments.yaml calls so, and measure again."
+        )
+    for draft in drafts:
+        with way_out(folder / draft.path):
+            write_atomically(folder / draft.path, draft.content, replace=False)
+
+
+def _words(found: Found) -> str:
+    return f"`{shortened(found.name)}` {found.kind}"

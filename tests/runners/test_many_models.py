@@ -187,6 +187,14 @@ def test_xla_sees_grouped_weight_gradients(mode: str) -> None:
     assert batch_groups(f"grad_of_{mode}") == [COUNT] * 4
 
 
+def test_jax_step_overwrites_all_models_and_keeps_the_batches() -> None:
+    program: Any = build(session("jax", "vmap.jit", "mlp"))
+    models, *batches = program.state()
+    program.step()
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(models))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(batches))
+
+
 def test_a_step_has_no_more_arrays_unrolled() -> None:
     """What a call costs the host grows with their number."""
     shapes = []

@@ -188,6 +188,17 @@ def test_timed_step_gets_and_returns_plain_containers() -> None:
 
 
 @pytest.mark.parametrize("mode", ["step.jit", "scan.jit"])
+def test_jax_step_overwrites_its_state_and_keeps_the_data(mode: str) -> None:
+    """As PyTorch's step does: otherwise JAX needs its weights and the optimizer's state twice, and copies them."""
+    session = make_session("jax", "train", benchmark="text", model="mlp", execution_mode=mode)
+    program: Any = build(with_first(session, train=24, test=8))
+    state, data = program.state()
+    program.step()
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(data))
+
+
+@pytest.mark.parametrize("mode", ["step.jit", "scan.jit"])
 def test_jax_state_lies_as_xla_wants_it(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA is free in what comes in and what goes out, so that it can be donated. The same training, from each reset to
     the evaluation, and the check passes."""

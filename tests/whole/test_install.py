@@ -175,3 +175,13 @@ def test_compiling_for_gpus_has_an_environment_of_its_own(tmp_path: Path) -> Non
     assert './install.sh "/opt/python3.12" .venv-gpu-compile cuda13,gpu-compile' in lines
     _, said, calls = Machine(tmp_path).install("cuda13,gpu-compile")
     assert calls == [f"{PIP} --editable .[cuda13,gpu-compile]"] and "about 2.7 GB" in said
+
+
+def test_make_demo_installs_and_measures_the_demo_here_without_slurm() -> None:
+    """README's first command: what it runs last, as `make` itself says it."""
+    said = subprocess.run(
+        ["make", "--dry-run", "demo", "VENV=nowhere"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    lines = said.stdout.splitlines()
+    assert lines[-1] == "nowhere/bin/python main.py --preset demo --executor local --wait --results results/demo"
+    assert any(line.startswith("./install.sh ") for line in lines[:-1])

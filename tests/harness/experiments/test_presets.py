@@ -175,5 +175,23 @@ def test_short_presets_compare_the_declared_pairs_and_nothing_else(own: Config) 
         assert {declared.mode(*mode).run_as for mode in modes} == {"compiled"}, pair.cell.name
 
 
+def test_demo_measures_these_four_sides_once(own: Config) -> None:
+    """The declared modes of both frameworks, quick and on the sample, so that it needs no data and takes minutes."""
+    sides = [
+        (pair.cell.benchmark, pair.cell.use_case_name, variant.model, job.framework, variant.execution_mode)
+        for pair in pairs_of(own, "demo")
+        for job in pair.jobs
+        for variant in job.variants
+    ]
+    assert sides == [
+        ("mnist", "train", "cnn", "jax", "step.jit"),
+        ("mnist", "train", "cnn", "torch", "step.compiled"),
+        ("mnist", "per_sample_gradients", "cnn", "jax", "vmap.jit"),
+        ("mnist", "per_sample_gradients", "cnn", "torch", "vmap.compiled"),
+    ]
+    measurements = [one for pair in pairs_of(own, "demo") for one in pair.measurements()]
+    assert {(one.quick, one.data, one.replicate) for one in measurements} == {(True, "sample", 0)}
+
+
 def test_only_imagenet_must_be_brought(own: Config, tmp_path: Path) -> None:
     assert [name for name in own.benchmarks if must_be_brought(name, tmp_path)] == ["imagenet100"]

@@ -54,6 +54,17 @@ def test_libraries_have_room_beside_the_pool(total_gib: int | None, fraction: st
     assert memory_fraction(None if total_gib is None else total_gib * 2**30) == fraction
 
 
+def test_child_environment_has_cudas_defaults_which_the_user_may_override(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA itself has 8 hardware queues and orders cards by speed."""
+    defaults = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    for name in defaults:
+        monkeypatch.delenv(name, raising=False)
+    environment = child_environment()
+    assert {name: environment[name] for name in defaults} == defaults
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+    assert child_environment()["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"
+
+
 def test_no_proxy_is_asked_for_the_way_to_another_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "no_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://nowhere:3128")

@@ -472,3 +472,15 @@ def test_settings_that_a_client_no_longer_has_are_left_out(monkeypatch: pytest.M
     assert arguments["settings"].x_file_stream_transmit_interval == REQUEST_INTERVAL_S == 30
     assert arguments["id"] == "a"
     assert arguments["settings"].x_disable_stats is True
+
+
+def test_client_uploads_no_code_no_git_state_and_no_console(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run may be public, and the repository around it may not. The record has what a report needs of all this."""
+    import wandb
+
+    monkeypatch.setattr(wandb, "init", lambda **arguments: arguments)
+    arguments: Any = a_publisher(tmp_path)._init({"id": "a"}, mode="online")
+    settings = arguments["settings"]
+    assert settings.disable_code and settings.disable_git and settings.save_code is False
+    assert settings.x_disable_machine_info and settings.x_disable_stats and settings.x_save_requirements is False
+    assert settings.console == "off"

@@ -269,6 +269,43 @@ def test_slow_steps_get_three_blocks_at_least(clock: Clock) -> None:
     assert len(steady(slow, protocol(max_time_s=TICK_S)).blocks.block_times_s) == 3
 
 
+@pytest.mark.parametrize(("min_ticks", "count"), [(0, 8), (256, 8), (257, 9), (400, 13)])
+def test_quiet_blocks_go_on_for_their_least_time(clock: Clock, min_ticks: int, count: int) -> None:
+    """Blocks of 32 ticks without any noise: eight are the fewest, and 13 the first that last 400 ticks."""
+    settings = protocol(min_time_s=min_ticks * TICK_S)
+    assert steady(Work(clock), settings).blocks.block_times_s == [32 * TICK_S] * count
+
+
+def test_least_time_is_that_of_blocks_and_of_no_lead_in(clock: Clock) -> None:
+    """Each block has a lead-in of 13 calls of 4 ticks, and waits 100 ticks for its turn."""
+    turns = Handed(clock, "block_after_other\n" * 13 + "end\n")
+    steady(Work(clock), protocol(min_time_s=400 * TICK_S), turns=turns)
+    assert turns.diary == ["wants: block"] * 13 + ["has enough: end"]
+
+
+@pytest.mark.parametrize("queue_ticks", [0, 1, 4000])
+def test_dispatch_time_is_that_of_the_host_alone(clock: Clock, queue_ticks: int) -> None:
+    """The host takes a tick to hand out a call, whose work takes the device any time. The device is idle at each start:
+    it is waited for once before, and after each call."""
+    work = Work(clock, call_s=queue_ticks * TICK_S)
+
+    def step() -> str:
+        assert work.queued_s == 0
+        clock.advance(TICK_S)
+        return work.step()
+
+    assert timing.measure_dispatch(step, work.wait, count=5, max_time_s=1e6) == [TICK_S] * 5
+    assert (work.calls, work.waits) == (6, 6)
+    assert not any(work.collecting)
+
+
+def test_dispatch_stops_after_its_time_but_not_before_three_calls(clock: Clock) -> None:
+    """The wait counts here, of 4 ticks for each call: 16 ticks are over after four."""
+    for ticks, calls in ((16, 4), (1, 3)):
+        work = Work(clock)
+        assert len(timing.measure_dispatch(work.step, work.wait, count=50, max_time_s=ticks * TICK_S)) == calls
+
+
 def test_latency_is_timed_call_by_call(clock: Clock) -> None:
     result = steady(Work(clock, call_s=4 * TICK_S, wait_s=TICK_S), protocol(), steps_per_call=2)
     assert (result.latency.call_times_s, result.latency.steps_per_call) == ([5 * TICK_S] * 5, 2)

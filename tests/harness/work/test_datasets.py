@@ -1,6 +1,7 @@
 """Named arrays: the samples bit for bit, verified once and then mapped, and every way a file can be wrong."""
 
 import os
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,9 +21,11 @@ from harness.work.datasets import (
     DataFiles,
     Dataset,
     DataSource,
+    Original,
     channel_statistics,
     content_sha256,
     count_of,
+    ensure_originals,
     fetch,
     load,
     verify,
@@ -170,3 +173,22 @@ def test_without_torchvision_fetch_says_so_where_it_is_needed(tmp_path: Path, mo
     with pytest.raises(DataError, match=r"needs torchvision.*pip install"):
         fetch(benchmark("mnist").data, tmp_path)
     assert fetch(benchmark("text").data, tmp_path).train_count > 0
+
+
+# Downloads
+
+
+def test_download_has_a_time_limit_on_its_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each address, and nothing after them: behind a firewall that drops packets a connection would hang for ever."""
+    limits: list[float | None] = []
+
+    def hangs(url: str, **_: Any) -> None:
+        limits.append(socket.getdefaulttimeout())
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr("torchvision.datasets.utils.download_url", hangs)
+    original = Original(name="a.zip", md5="0" * 32, urls=("https://one.example/a", "https://two.example/a"))
+    with pytest.raises(DataError, match="https://two.example/a: timed out"):
+        ensure_originals([original], tmp_path)
+    assert limits == [30.0, 30.0]
+    assert socket.getdefaulttimeout() is None

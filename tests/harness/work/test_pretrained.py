@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -189,3 +190,16 @@ def test_what_cannot_be_had_is_named(
     for function in (fetch_weights, verify_weights, pretrained_weights):
         with pytest.raises(DataError, match="cifar10: there are no pretrained weights of resnet18"):
             function("cifar10", "resnet18", tmp_path)
+
+
+def test_download_of_weights_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float | None] = []
+
+    def hangs(*_: Any, **__: Any) -> None:
+        limits.append(socket.getdefaulttimeout())
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(models.WeightsEnum, "get_state_dict", hangs)
+    with pytest.raises(DataError, match="timed out"):
+        fetch_weights("imagenet100", MODEL, tmp_path)
+    assert limits == [30.0]

@@ -23,7 +23,7 @@ from pipeline.report.command import ReportOptions, on_shelves, report_command
 from pipeline.report.compare import sections
 from pipeline.report.declared_models import PART_OF_README as PART_OF_MODELS
 from pipeline.report.declared_models import models_table
-from pipeline.report.publish import publish, publish_calibrations, shelves, without_owner
+from pipeline.report.publish import publish, publish_calibrations, shelves
 from pipeline.report.reading import read_records
 from pipeline.report.readme import NOTHING, PART_OF_README, PICTURES, drawn_from, picture_svg, pictures, published_part
 from tests.made.calibration_records import process, processes
@@ -175,7 +175,7 @@ def test_full_records_are_copied_without_their_owner(results: Results, tmp_path:
         assert not copy.measurement.quick and copy.measurement.id == copy.measurement_id
         assert copy.result == original.result and copy.measurement == original.measurement
         assert copy.environment["node"] == "node-1"
-        assert copy.environment["slurm"] == {"job_id": "12", "partition": "gpu"}
+        assert copy.environment["slurm"] == {"job_id": "12"}
         assert copy.environment["platform"] == "Linux-5.15.0-x86_64-with-glibc2.36"
         assert copy.environment["variables"] == {"XLA_FLAGS": "--xla_dump_to=(path)", "OMP_NUM_THREADS": "2"}
         assert copy.environment["wandb_url"] == OWNER["wandb_url"]
@@ -199,17 +199,6 @@ def test_peaks_of_the_same_devices_go_along(results: Results, tmp_path: Path) ->
     assert nodes == {"jax-1.json": "node-1", "torch-1.json": "node-2"}
     for path in shelf.device_peaks.iterdir():
         assert_of_nobody(path)
-
-
-def test_what_is_a_path_and_what_is_not() -> None:
-    """Words of errors, of figures and of URLs stay."""
-    kept = ["JAX / PyTorch", "images/s", "1/2", "https://a.example/b/c", "any/jax_mnist_1", "/", "x//y"]
-    assert without_owner(kept, {}) == kept
-    found = ["File '/opt/env/lib/a.py', line 3", "~/runs/out.txt", "a=/scratch/me"]
-    assert without_owner(found, {}) == ["File '(path)', line 3", "(path)", "a=(path)"]
-    of_a_node_called_gpu = {"node": "gpu", "framework": {"platform": "gpu"}, "ranks": [{"node": "gpu"}]}
-    renamed = of_a_node_called_gpu | {"node": "node-1", "ranks": [{"node": "node-1"}]}
-    assert without_owner(of_a_node_called_gpu, {"gpu": "node-1"}) == renamed
 
 
 def test_what_cannot_be_published(results: Results, tmp_path: Path) -> None:

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 import submitit
 from submitit.core.core import PicklingExecutor
-from submitit.slurm.slurm import SlurmExecutor
+from submitit.core.job_environment import SignalHandler
+from submitit.core.utils import DelayedSubmission, UncompletedJobError
+from submitit.slurm.slurm import SlurmExecutor, SlurmJobEnvironment
 
 from harness.errors import SubmissionError
 from harness.paths import JobFolder
 from harness.plan import FRAMEWORKS, Pair
 from harness.results.record import write_record
 from pipeline.submission.queue_job import paired
-from pipeline.submission.slurm import RunJob, sbatch_command, variables_in_words, without_inherited_job
+from pipeline.submission.slurm import RunJob, ScriptSlurm, sbatch_command, variables_in_words, without_inherited_job
 from pipeline.submission.submit import _lane, choose_executor, job_that_measures, measured_with
 from pipeline.watching.jobs import JobState
 from tests.made.faults import programs
@@ -85,6 +87,32 @@ def test_a_job_runs_in_the_workers_own_process(monkeypatch: pytest.MonkeyPatch) 
     finally:
         signal.signal(signal.SIGTERM, before)
     assert given == [["0"], ["75", "a b"]]
+
+
+def test_job_is_requeued_after_five_time_limits_and_fails_after_the_sixth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By submitit's own signal handler, with stand-ins for Slurm's programs. Each new start reads the job's pickle."""
+    programs(tmp_path, srun="", sbatch="echo Submitted batch job 12", scontrol='echo "$@" >> $here/calls')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name, value in {"SLURM_JOB_ID": "12", "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "job.sh").touch()
+    job = ScriptSlurm(tmp_path / "job", tmp_path / "job.sh").submit(RunJob(["0"]))
+
+    def reach_time_limit() -> None:
+        delayed = DelayedSubmission.load(job.paths.submitted_pickle)
+        SignalHandler(SlurmJobEnvironment(), job.paths, delayed).checkpoint_and_try_requeue(signal.SIGUSR2)
+
+    for start in range(1, 6):
+        with pytest.raises(SystemExit):
+            reach_time_limit()
+        assert (tmp_path / "calls").read_text().splitlines() == ["requeue 12"] * start
+    with pytest.raises(UncompletedJobError, match="not requeued because: timed-out too many times"):
+        reach_time_limit()
+    assert len((tmp_path / "calls").read_text().splitlines()) == 5
 
 
 def test_choose_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
