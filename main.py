@@ -24,6 +24,7 @@ if str(REPOSITORY) not in sys.path:  # with PYTHONSAFEPATH Python does not put i
 from harness.errors import ProjectError  # noqa: E402
 from harness.experiments.flags import add_narrowing_flags, name  # noqa: E402
 from harness.printable import is_one_line, printable, shortened, wrapped  # noqa: E402
+from harness.removed import answer, answers_to_flags  # noqa: E402
 from harness.suggest import nearest  # noqa: E402
 
 if TYPE_CHECKING:
@@ -145,6 +146,8 @@ class Parser(argparse.ArgumentParser):
         for word in argv:
             if word.startswith("--") and word.endswith("=--"):  # argparse would take it for no value at all
                 self.error(f"{shortened(word)}: a value is missing")
+        if removed := answers_to_flags(argv, self._option_string_actions):
+            self.error(removed)
         arguments, unknown = self.parse_known_args(argv)
         if unknown:
             # Behind a wrong flag stands its value, about which there is nothing to say.
@@ -155,6 +158,8 @@ class Parser(argparse.ArgumentParser):
     def _about_unknown(self, word: str) -> str:
         if word in COMMANDS:
             return f"{word}: a command comes first: python main.py {word} ..."
+        if removed := answer(word):
+            return removed
         if not word.startswith("-"):
             return f"{shortened(word) or repr(word)}: not expected here"
         flags = [flag for action in self._actions for flag in action.option_strings if action.help != argparse.SUPPRESS]
@@ -201,6 +206,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     has_command = bool(words) and not words[0].startswith("-")
     called = words.pop(0) if has_command else ""
     if has_command and called not in COMMANDS:
+        if removed := answer(called):
+            run_parser().error(removed)
         close = nearest(called, COMMANDS)
         hint = f"; did you mean {close}?" if close else ""
         run_parser().error(

@@ -11,7 +11,7 @@ import pytest
 
 from harness.paths import REPOSITORY
 
-OF_BOTTOM = ("errors", "suggest", "files", "locks", "printable", "packs", "slurm_words")
+OF_BOTTOM = ("errors", "suggest", "files", "locks", "printable", "packs", "removed", "slurm_words")
 BOTTOM = tuple(f"harness.{name}" for name in OF_BOTTOM)
 GROUND = (*BOTTOM, "harness.plan", "harness.paths", "harness.plan_file")
 WORK = (*GROUND, "harness.results", "harness.work")
