@@ -45,7 +45,6 @@ COMMANDS = {
     "check": "do both compute the same with this model? In seconds, nothing timed",
     "ceilings": "how fast this machine is at most: matrix products and memory",
     "cancel": "end this project's jobs, by their ids",
-    "pack": "put the records of each finished cell into one file",
     "site": "make a folder of pages of all published results; no server needed",
     "compile": "what both make of a step on a card that is not here; no GPU needed",
     "gpu-check": "try all that needs a GPU, in ten minutes at most",
@@ -661,42 +660,6 @@ def cancel_command(arguments: argparse.Namespace) -> int:
     return cancel(read_results_that_exist(arguments))
 
 
-PACK_DESCRIPTION = """\
-Puts the record files of each cell into one compressed file, `packed-records.zip` in the cell's folder, reads that back,
-and only then removes the files. report, status, calibrate, publishing and later jobs read packed records as they read
-files. What jobs add later are files again, and packing again adds them. Logs, parity numbers and timelines stay.
-A cell with a job that waits or runs is left alone, and so is what is no record. `unzip` in the cell's folder brings the
-files back; then remove the zip.
-
-examples:
-  python main.py pack --dry-run                what would be packed
-  python main.py pack                          every finished cell
-  python main.py pack --benchmark cifar10      only these
-
-exit status: 0 all that was asked for is packed, 1 a cell was left alone or could not be packed
-"""
-
-
-def pack_parser() -> Parser:
-    parser = Parser("main.py pack", PACK_DESCRIPTION)
-    add_cell_flags(parser)
-    parser.switch("--dry-run", "list what would be packed, and change nothing")
-    add_results_flag(parser)
-    return parser
-
-
-def pack_command(arguments: argparse.Namespace) -> int:
-    from pipeline.pack import pack
-
-    return pack(
-        read_results_that_exist(arguments),
-        gpus=tuple(arguments.gpu or ()),
-        benchmarks=tuple(arguments.benchmark or ()),
-        use_cases=tuple(arguments.use_case or ()),
-        dry_run=arguments.dry_run,
-    )
-
-
 SITE_DESCRIPTION = """\
 One table of everything in results/published/, which `main.py report --publish NAME` fills, with filters; each number is
 linked to its record, and each row to its explanation and to the versions that it was measured with. The folder can be
@@ -876,7 +839,6 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "data": (data_parser, data_command),
     "doctor": (doctor_parser, doctor_command),
     "cancel": (cancel_parser, cancel_command),
-    "pack": (pack_parser, pack_command),
     "site": (site_parser, site_command),
     "ceilings": (ceilings_parser, ceilings_command),
     "check": (check_parser, check_command),

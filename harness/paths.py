@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.packs import record_paths
 from harness.plan import Cell, Measurement, Pair
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -134,7 +133,7 @@ class Results:
     def record_files(self, measurement: Measurement) -> list[Path]:
         """The records of this measurement, of all attempts, oldest first."""
         folder = self.records(measurement.cell, measurement.framework)
-        return record_paths(folder, f"*-{measurement.id}-*.json")
+        return sorted(folder.glob(f"*-{measurement.id}-*.json"))
 
     def new_parity(self, cell: Cell, framework: str, digest: str) -> Path:
         """The numbers of one parity key, beside the records of its cell."""

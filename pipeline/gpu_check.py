@@ -27,7 +27,6 @@ from harness.experiments.model import Config
 from harness.files import way_out, write_atomically
 from harness.job.launch import command_of
 from harness.measure.gpu import Gpu, NoGpu, open_gpu
-from harness.packs import record_paths
 from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.environment import CACHE_FOLDERS, code_digests, describe_environment
@@ -324,7 +323,7 @@ def _conclude(steps: Sequence[Step], ended: Mapping[str, Ended], results: Result
 def record_lines(results: Results) -> Iterator[str]:
     """How many measurements came to which end, and what is not as it should be: a refusal makes no pair fail."""
     records = []
-    for path in record_paths(results.records()):
+    for path in sorted(results.records().rglob("*.json")):
         with suppress(RecordError):
             records.append(read_record(path))
     if not records:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ProjectError
-from harness.packs import record_paths, record_text
+from harness.files import read_json
 from harness.paths import PUBLISHED, Results
 from harness.plan import FRAMEWORKS
 from harness.printable import printable
@@ -101,7 +101,7 @@ def _put(files: Mapping[str, str | Path], target: Path) -> None:
     if target.exists():
         shutil.rmtree(target)
     for name, content in sorted(files.items()):
-        text = content if isinstance(content, str) else json.dumps(json.loads(record_text(content)), indent=1)
+        text = content if isinstance(content, str) else json.dumps(json.loads(read_json(content)), indent=1)
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_text(text, encoding="utf-8")
 
@@ -119,7 +119,7 @@ def site_files(published: Path) -> tuple[dict[str, str | Path], list[str]]:
     calibrations, odd = read_calibrations([Results(root=published).calibration])
     refused = [*odd]
     for shelf in shelves(published):
-        reading = read_records(record_paths(shelf.records()))
+        reading = read_records(sorted(shelf.records().rglob("*.json")))
         ceilings, odd_ones = read_all_ceilings(shelf.ceilings)
         compared = sections(reading.records, ParityGate(shelf).judge, ceilings)
         devices = {section.setup.device for section in compared}

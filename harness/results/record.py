@@ -18,8 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from harness.errors import RecordError
-from harness.files import in_words, way_out, write_atomically
-from harness.packs import record_text
+from harness.files import in_words, read_json, way_out, write_atomically
 from harness.paths import Results
 from harness.plan import LONGEST_S, DataKind, Frozen, Measurement, Registration
 from harness.results.fake_gpu import HEADLINE, is_for_fakes, is_of_a_fake
@@ -405,9 +404,9 @@ def write_record(record: Record, path: Path) -> None:
 
 def read_record(path: Path) -> Record:
     """Raises RecordError that names the file and what is wrong: truncated, not a record, of another schema, or
-    made on a fake GPU and in a folder of measurements. A packed record has the path of the file that it was."""
+    made on a fake GPU and in a folder of measurements."""
     try:
-        text = record_text(path)
+        text = read_json(path)
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
     try:

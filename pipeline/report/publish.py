@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from harness.errors import ProjectError
 from harness.files import way_out, write_atomically
-from harness.packs import record_paths
 from harness.paths import PUBLISHED, Results
 from harness.results.ceilings import read_ceilings, write_ceilings
 from harness.results.fake_gpu import HEADLINE
@@ -70,7 +69,7 @@ def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
     records = _full_records(results, results.calibration, "calibration")
     target = Results(root=published).calibration
     nodes = _renamed(records.values())
-    there = set(record_paths(target))
+    there = set(target.rglob("*.json"))
     new = {path: record for path, record in records.items() if target / path not in there}
     for path, record in new.items():
         write_record(_for_everybody(record, nodes), target / path)
@@ -81,7 +80,7 @@ def _full_records(results: Results, folder: Path, kind: Literal["measurement", "
     """By their paths in the folder."""
     if results.fake_gpu.is_file():
         raise ProjectError(f"--publish: {results.root} was {HEADLINE}")
-    reading = read_records(record_paths(folder), planted=kind == "calibration")
+    reading = read_records(sorted(folder.rglob("*.json")), planted=kind == "calibration")
     found = zip(reading.paths, reading.records, strict=True)
     records = {path.relative_to(folder): record for path, record in found if not record.measurement.quick}
     if not records:

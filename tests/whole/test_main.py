@@ -70,7 +70,7 @@ def test_help_teaches() -> None:
     assert len(lines) <= 51 and max(map(len, lines)) <= 80
     places = [text.index(words) for words in ("use cases:", "examples:", "commands (", "--benchmark NAME  ")]
     assert places == sorted(places)
-    for command in ("status", "report", "data", "doctor", "cancel", "pack", "gpu-check", "wandb", "calibrate"):
+    for command in ("status", "report", "data", "doctor", "cancel", "gpu-check", "wandb", "calibrate"):
         assert re.search(rf"^  {command} +\w", text, re.MULTILINE)
         assert max(map(len, call(command, "--help").stdout.splitlines())) <= 80
     everything = call("--help-all").stdout

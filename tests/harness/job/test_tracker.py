@@ -26,7 +26,6 @@ from harness.job.tracker import (
     open_tracker,
     row_of,
 )
-from harness.packs import record_paths
 from harness.paths import Results
 from harness.plan import FRAMEWORKS, Cell, Framework, Measurement, MeasurementSettings, WandbSettings
 from harness.results.record import Outcome, Record
@@ -345,7 +344,7 @@ def test_both_frameworks_of_a_real_job(server: WandbServer, tmp_path: Path) -> N
         for name, content in server.artifacts[f"records-any-mnist_1-{framework}"].items():
             (fetched.root / name).parent.mkdir(parents=True, exist_ok=True)
             (fetched.root / name).write_bytes(content)
-    found = read_records(record_paths(fetched.records()))
+    found = read_records(sorted(fetched.records().rglob("*.json")))
     made = {one.measurement_id for one in project.records()}
     assert found.refused == () and len(found.records) == 12 and {one.measurement_id for one in found.records} == made
     of_original, of_fetched = (csv_of_report(one) for one in (project.results, fetched))
