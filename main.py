@@ -459,13 +459,6 @@ exit status: 0, 1 where something could not be had or is damaged
 def data_parser() -> Parser:
     parser = parser_of("data", DATA_DESCRIPTION)
     parser.repeatable("--benchmark", "only the data of this benchmark; repeatable")
-    parser.two_spellings(
-        "--images_per_class",
-        type=whole_number("a number of images, such as 100", least=1),
-        metavar="N",
-        help="imagenet100: only N images of each class to train on; this is a data set of its own",
-    )
-    parser.switch("--no-weights", "bring no pretrained weights")
     parser.switch("--verify", "bring nothing: read all that is here, and compare it with its checksums")
     add_config_flag(parser)
     return parser
@@ -477,11 +470,7 @@ def data_command(arguments: argparse.Namespace) -> int:
     config, benchmarks = read_config(arguments), tuple(arguments.benchmark or ())
     if arguments.verify:
         return verify_command(config, benchmarks)
-    if arguments.images_per_class and not benchmarks:
-        data_parser().error("--images_per_class: of which benchmark? Name it with --benchmark")
-    return fetch_command(
-        config, benchmarks, images_per_class=arguments.images_per_class, weights=not arguments.no_weights
-    )
+    return fetch_command(config, benchmarks)
 
 
 DOCTOR_DESCRIPTION = """\
