@@ -287,11 +287,6 @@ def run_parser() -> Parser:
     parser.in_group("jobs")
     add_job_flags(parser)
     parser.add_argument(
-        "--why",
-        action="store_true",
-        help="with --dry-run: also list what experiments.yaml names and is not measured, with the reason",
-    )
-    parser.add_argument(
         "--spread",
         type=gpu_count,
         metavar="N",
@@ -314,8 +309,6 @@ def run_parser() -> Parser:
 def run_command(arguments: argparse.Namespace) -> int:
     from pipeline.measure import measure
 
-    if arguments.why and not arguments.dry_run:
-        raise ProjectError("--why goes with --dry-run, which lists what would be measured")
     return measure(
         selection_of(arguments),
         job_flags_of(arguments),
@@ -871,9 +864,6 @@ def add_job_flags(
         action="store_true",
         help="print what would be measured and how long it would take, and render the scripts; submit nothing",
     )
-    parser.add_argument(
-        "--verbose", action="store_true", help="with --dry-run: also print the line that would submit each job"
-    )
     parser.add_argument("--pairing", choices=("auto", "together", "interleaved"), help=help_of_pairing)
     parser.add_argument(
         "--wait",
@@ -1006,8 +996,6 @@ def selection_of(arguments: argparse.Namespace) -> "Selection":
 def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
     from pipeline.measure import JobFlags
 
-    if arguments.verbose and not arguments.dry_run:
-        raise ProjectError("--verbose goes with --dry-run, which lists what would be measured")
     return JobFlags(
         config=arguments.config,
         profile=read_profile(arguments),
@@ -1016,8 +1004,6 @@ def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
         pairing=arguments.pairing,
         dry_run=arguments.dry_run,
         wait=arguments.wait,
-        why=getattr(arguments, "why", False),
-        verbose=arguments.verbose,
         spread=getattr(arguments, "spread", None),
         fleet=getattr(arguments, "fleet", None),
     )

@@ -49,9 +49,8 @@ def test_a_node_goes_on_after_its_time_limit(slurm: Cluster, tmp_path: Path) -> 
 def test_two_cells_share_a_node_and_one_is_measured_alone(slurm: Cluster, tmp_path: Path) -> None:
     project = make_behaving_repository(tmp_path, CONFIG)
     main, cells = partial(run_main, project.root), CELLS
-    shown = " ".join(main(*cells, "--dry-run", "--verbose").split())
+    shown = " ".join(main(*cells, "--dry-run").split())
     assert "Whole nodes: 1 job on all 2 GPUs of a node, 2 cells or parts of cells side by side" in shown
-    assert shown.count("sbatch --output=") == 1
     script = (project.root / "slurm_scripts" / "node_1.sh").read_text()
     assert {"#SBATCH --gres=gpu:2", "#SBATCH --exclusive", "#SBATCH --mem=0G"} <= set(script.splitlines())
 
