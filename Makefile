@@ -23,7 +23,7 @@ RUN := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .PHONY: help env env-dev demo test test-fast test-nightly test-inputs test-faults gpu-check gpu-compile gpu-compile-nightly
-.PHONY: lint bench pin site
+.PHONY: lint bench pin
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 22
@@ -43,9 +43,6 @@ pin:  ## make the locks of constraints/ anew, of today's releases
 
 demo: env  ## two short pairs of both frameworks on this machine, in three minutes: the answers and the report's page
 	$(RUN) main.py --preset demo --executor local --wait --results results/demo
-
-site: env  ## make the folder site/: all published results as pages
-	$(RUN) main.py site
 
 # Tests start hundreds of Python processes. Each would compile our modules anew where the shell forbids to keep what is compiled.
 test test-fast test-nightly test-faults gpu-compile gpu-compile-nightly: export PYTHONDONTWRITEBYTECODE :=
@@ -67,12 +64,9 @@ test-inputs: env-dev  ## try thousands of odd files, command lines and values; S
 test-faults: env-dev  ## what a hostile cluster and a clumsy user could do: kills, full disks, lost answers; 15 minutes at most
 	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/faults
 
-$(RUN):
-	@$(MAKE) --no-print-directory env
-
-# What `make env` has made is enough, and a node may have no network.
-gpu-check: $(RUN)  ## on a machine with a GPU: try all that needs one, in ten minutes at most, and say what to send
-	$(RUN) main.py gpu-check
+# It installs nothing, as a node may have no network: `make env-dev` comes first.
+gpu-check:  ## on a machine with a GPU: try what needs one, in eight minutes, and name what to send; after make env-dev
+	@tests/gpu/check.sh $(RUN) results/gpu-check
 
 # JAX with its CUDA plugin, in an environment of its own: the plugin compiles for GPUs, and none is needed.
 GPU_PYTHON ?= $(shell tests/gpu_compile/find_python.sh)

@@ -38,17 +38,13 @@ INTERRUPTED = 130
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 COMMANDS = {
-    "status": "all jobs: what each does, time left, and why one failed",
+    "status": "all jobs: what each does, time left, why one failed; ends them",
     "report": "compare JAX with PyTorch: a page, tables, CSV, LaTeX, figures",
     "data": "download and verify data sets and pretrained weights; jobs never do",
     "doctor": "check this machine: Python, both frameworks, GPU, Slurm, W&B, data",
     "check": "do both compute the same with this model? In seconds, nothing timed",
     "ceilings": "how fast this machine is at most: matrix products and memory",
-    "cancel": "end this project's jobs, by their ids",
-    "site": "make a folder of pages of all published results; no server needed",
     "compile": "what both make of a step on a card that is not here; no GPU needed",
-    "gpu-check": "try all that needs a GPU, in ten minutes at most",
-    "wandb": "upload offline runs to W&B, or make a saved workspace there",
     "calibrate": "how often the verdict is right: a framework against itself",
 }
 DESCRIPTION = """\
@@ -325,14 +321,19 @@ def parser_of(command: str, more: str = "") -> Parser:
 def status_parser() -> Parser:
     parser = parser_of("status")
     parser.switch("--watch", "update the lines until all jobs are over")
+    parser.switch("--cancel", "end this project's jobs, by their ids")
     add_results_flag(parser)
     return parser
 
 
 def status_command(arguments: argparse.Namespace) -> int:
+    from pipeline.watching.cancel import cancel
     from pipeline.watching.follow import show_status
 
-    return show_status(read_results_that_exist(arguments), watch=arguments.watch)
+    if arguments.cancel and arguments.watch:
+        status_parser().error("--cancel ends the jobs that --watch follows; give one of the two")
+    results = read_results_that_exist(arguments)
+    return cancel(results) if arguments.cancel else show_status(results, watch=arguments.watch)
 
 
 def report_parser() -> Parser:
@@ -630,119 +631,12 @@ def compile_command(arguments: argparse.Namespace) -> int:
     )
 
 
-def cancel_parser() -> Parser:
-    parser = parser_of("cancel")
-    add_results_flag(parser)
-    return parser
-
-
-def cancel_command(arguments: argparse.Namespace) -> int:
-    from pipeline.watching.cancel import cancel
-
-    return cancel(read_results_that_exist(arguments))
-
-
-SITE_DESCRIPTION = """\
-One table of everything in results/published/, which `main.py report --publish NAME` fills, with filters; each number is
-linked to its record, and each row to its explanation and to the versions that it was measured with. The folder can be
-opened in a browser as it is, or copied to any web server. A site that is there is replaced once the new one is whole.
-"""
-
-
-def site_parser() -> Parser:
-    parser = parser_of("site", SITE_DESCRIPTION)
-    parser.add_argument(
-        "--output", type=path, metavar="DIR", default=REPOSITORY / "site", help="write it here (default: site)"
-    )
-    return parser
-
-
-def site_command(arguments: argparse.Namespace) -> int:
-    from pipeline.site import make_site
-
-    return make_site(arguments.output)
-
-
-GPU_CHECK_DESCRIPTION = """\
-Tries what nobody can without a GPU, in ten minutes at most: the doctor, every execution mode in each precision
-(tests/gpu), a short pair of each kind of work, and the report. What has passed is not done again, so the same command
-goes on where it was. It ends with what passed, what did not, and what to send.
-
-exit status: 0 all has passed, 1 something has not, or there is no GPU
-"""
-
-
-def gpu_check_parser() -> Parser:
-    parser = Parser("main.py gpu-check", GPU_CHECK_DESCRIPTION)
-    parser.switch("--dry-run", "list steps and their longest times, and do nothing")
-    add_config_flag(parser)
-    add_results_flag(parser)
-    parser.set_defaults(results=REPOSITORY / "results" / "gpu-check")
-    return parser
-
-
-def gpu_check_command(arguments: argparse.Namespace) -> int:
-    from pipeline.gpu_check import gpu_check
-
-    return gpu_check(
-        read_results(arguments),
-        config_path=arguments.config,
-        profile=read_profile(arguments),
-        dry_run=arguments.dry_run,
-    )
-
-
-WANDB_DESCRIPTION = """\
-A job has a run in W&B for each framework already, whose steps are its measurements. Both actions need a key (wandb
-login).
-
-  python main.py wandb sync   upload the runs that jobs kept offline; run it
-                              again for those that failed
-  python main.py wandb        a saved view for the people of a project, both
-                              frameworks side by side; each call makes one
-
-The view has ratios, throughput, loss, metric, latency, memory, energy and compilation. It needs the package
-wandb-workspaces (pip install -e '.[workspace]').
-
-exit status: 0, or 1 where a run was not uploaded
-"""
-
-
-def wandb_parser() -> Parser:
-    parser = parser_of("wandb", WANDB_DESCRIPTION)
-    actions = ("workspace", "sync")
-    parser.add_argument("action", choices=actions, nargs="?", default=actions[0], help="default: workspace")
-    parser.add_argument("--entity", metavar="NAME", help="default: as in experiments.yaml, else your own")
-    parser.add_argument("--project", metavar="NAME", help="default: as in experiments.yaml, or as the run has it")
-    uploads = whole_number("a number of uploads at a time, such as 8", least=1, most=64)
-    parser.add_argument("--jobs", type=uploads, default=8, metavar="N", help="sync: runs at a time (default: 8)")
-    parser.switch("--dry-run", "list what would be in it or uploaded; ask no server")
-    add_config_flag(parser)
-    add_results_flag(parser)
-    return parser
-
-
-def wandb_command(arguments: argparse.Namespace) -> int:
-    if arguments.action == "sync":
-        from pipeline.wandb_sync import sync
-
-        where = {"--entity": arguments.entity, "--project": arguments.project}
-        options = [f"{flag}={value}" for flag, value in where.items() if value is not None]
-        results = read_results_that_exist(arguments)
-        return sync(results, jobs=arguments.jobs, options=options, dry_run=arguments.dry_run)
-    from pipeline import wandb_workspace
-
-    return wandb_workspace.wandb_command(
-        read_config(arguments), entity=arguments.entity, project=arguments.project, dry_run=arguments.dry_run
-    )
-
-
 CALIBRATE_DESCRIPTION = """\
 Each round measures one framework four times, in a random order, each in a fresh process: twice as it is, and with a
 slowdown of 2 and 5 % planted in the timed step. The rounds are then compared as a report compares JAX with PyTorch. In
 turns each slowdown has a base of its own, so a round has six processes. Of what the flags select, the first variant is
-measured. Jobs do this, like any other: `status` shows them, `cancel` ends them, and the same command goes on where they
-were. It wants a quiet machine.
+measured. Jobs do this, like any other: `status` shows them, `status --cancel` ends them, and the same command goes on
+where they were. It wants a quiet machine.
 
 examples:
   python main.py calibrate --wait            20 rounds of each, then the table
@@ -820,13 +714,9 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "report": (report_parser, report_command),
     "data": (data_parser, data_command),
     "doctor": (doctor_parser, doctor_command),
-    "cancel": (cancel_parser, cancel_command),
-    "site": (site_parser, site_command),
     "ceilings": (ceilings_parser, ceilings_command),
     "check": (check_parser, check_command),
     "compile": (compile_parser, compile_command),
-    "gpu-check": (gpu_check_parser, gpu_check_command),
-    "wandb": (wandb_parser, wandb_command),
     "calibrate": (calibrate_parser, calibrate_command),
 }
 

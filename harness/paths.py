@@ -92,11 +92,6 @@ class Results:
         return self.root / "compiled" / card
 
     @property
-    def gpu_check(self) -> Path:
-        """What `main.py gpu-check` has tried and how it went."""
-        return self.root / "gpu_check"
-
-    @property
     def fake_gpu(self) -> Path:
         """A file, there in a folder that tests fill on a fake GPU (harness/results/fake_gpu.py)."""
         return self.root / "made_on_a_fake_gpu"
@@ -231,7 +226,7 @@ class JobFolder:
 
     @property
     def cancelled(self) -> Path:
-        """There from the moment that `main.py cancel` meant this job."""
+        """There from the moment that `main.py status --cancel` meant this job."""
         return self.root / "cancelled"
 
 

@@ -12,8 +12,8 @@ REMOVED = {
     "gpu-check": "Use `make gpu-check`.",
     "pack": "Archive a results folder with tar; unpack it before `python main.py report`.",
     "site": "Use `python main.py report`: its page is one HTML file that needs no server.",
-    "wandb": "Upload offline runs with `wandb sync --include-online` in the folder wandb of the results; W&B's own "
-    "workspace of the project shows all runs.",
+    "wandb": "Upload offline runs with `cd results && wandb sync --include-online`; the workspace that W&B makes for "
+    "the project shows both frameworks.",
     "--details": "The page of `python main.py report` contains the tables of every execution mode.",
     "--fleet": "Measure on each node with its own `--results DIR`, then use `python main.py report --results DIR "
     "--baseline OTHER_DIR`.",

@@ -240,7 +240,7 @@ class WandbTracker(Tracker):
         going_on = "offline from here on" if is_online else "off from here on"
         self.message = (
             f"W&B {going_on}: its process {how}; the records are complete, "
-            f"and `main.py wandb sync` uploads what is in {self._client.root / 'wandb'}"
+            f"and `wandb sync --include-online` in {self._client.root} uploads the rest"
         )
         if is_online:
             self._client = self._client.model_copy(update={"mode": "offline"})
