@@ -82,10 +82,12 @@ $(GPU_COMPILE)/installed: pyproject.toml install.sh
 	@./install.sh "$(GPU_PYTHON)" $(GPU_COMPILE) cuda13,gpu-compile
 	@touch $@
 
-lint: env-dev  ## style, format and types
+lint: env-dev  ## style, format, types and declared dependencies
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	$(RUN) -m deptry .
+	$(RUN) -m deptry . --extend-exclude tests/ --optional-dependencies-dev-groups dev,gpu-compile
 
 bench: env-dev  ## measure the project itself: what its own machinery costs
 	$(RUN) -m bench
