@@ -23,7 +23,7 @@ RUN := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .PHONY: help env env-dev demo test test-fast test-nightly test-inputs test-faults gpu-check gpu-compile gpu-compile-nightly
-.PHONY: lint bench pin site test-mutations
+.PHONY: lint bench pin test-mutations
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 22
@@ -43,9 +43,6 @@ pin:  ## make the locks of constraints/ anew, of today's releases
 
 demo: env  ## two short pairs of both frameworks on this machine, in three minutes: the answers and the report's page
 	$(RUN) main.py --preset demo --executor local --wait --results results/demo
-
-site: env  ## make the folder site/: all published results as pages
-	$(RUN) main.py site
 
 # Tests start hundreds of Python processes. Each would compile our modules anew where the shell forbids to keep what is compiled.
 test test-fast test-nightly test-faults gpu-compile gpu-compile-nightly: export PYTHONDONTWRITEBYTECODE :=
@@ -70,12 +67,9 @@ test-faults: env-dev  ## what a hostile cluster and a clumsy user could do: kill
 test-mutations: env-dev  ## remove lines where a mistake would cost most, one by one: each has a test that must fail
 	$(RUN) -m tests.mutations
 
-$(RUN):
-	@$(MAKE) --no-print-directory env
-
-# What `make env` has made is enough, and a node may have no network.
-gpu-check: $(RUN)  ## on a machine with a GPU: try all that needs one, in ten minutes at most, and say what to send
-	$(RUN) main.py gpu-check
+# It installs nothing, as a node may have no network: `make env-dev` comes first.
+gpu-check:  ## on a machine with a GPU: try what needs one, in eight minutes, and name what to send; after make env-dev
+	@tests/gpu/check.sh $(RUN) results/gpu-check
 
 # JAX with its CUDA plugin, in an environment of its own: the plugin compiles for GPUs, and none is needed.
 GPU_PYTHON ?= $(shell tests/gpu_compile/find_python.sh)
@@ -91,10 +85,12 @@ $(GPU_COMPILE)/installed: pyproject.toml install.sh
 	@./install.sh "$(GPU_PYTHON)" $(GPU_COMPILE) cuda13,gpu-compile
 	@touch $@
 
-lint: env-dev  ## style, format and types
+lint: env-dev  ## style, format, types and declared dependencies
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	$(RUN) -m deptry .
+	$(RUN) -m deptry . --extend-exclude tests/ --optional-dependencies-dev-groups dev,gpu-compile
 
 bench: env-dev  ## measure the project itself: what its own machinery costs
 	$(RUN) -m bench

@@ -24,6 +24,7 @@ if str(REPOSITORY) not in sys.path:  # with PYTHONSAFEPATH Python does not put i
 from harness.errors import ProjectError  # noqa: E402
 from harness.experiments.flags import add_narrowing_flags, name  # noqa: E402
 from harness.printable import is_one_line, printable, shortened, wrapped  # noqa: E402
+from harness.removed import answer, answers_to_flags  # noqa: E402
 from harness.suggest import nearest  # noqa: E402
 
 if TYPE_CHECKING:
@@ -37,16 +38,11 @@ INTERRUPTED = 130
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 COMMANDS = {
-    "status": "all jobs: what each does, time left, and why one failed",
+    "status": "all jobs: what each does, time left, why one failed; ends them",
     "report": "compare JAX with PyTorch: a page, tables, CSV, LaTeX, figures",
     "data": "download and verify data sets and pretrained weights; jobs never do",
     "doctor": "check this machine: Python, both frameworks, GPU, Slurm, W&B, data",
     "check": "do both compute the same with this model? In seconds, nothing timed",
-    "cancel": "end this project's jobs, by their ids",
-    "pack": "put the records of each finished cell into one file",
-    "site": "make a folder of pages of all published results; no server needed",
-    "gpu-check": "try all that needs a GPU, in ten minutes at most",
-    "wandb": "upload offline runs to W&B, or make a saved workspace there",
     "calibrate": "how often the verdict is right: a framework against itself",
 }
 DESCRIPTION = """\
@@ -143,6 +139,8 @@ class Parser(argparse.ArgumentParser):
         for word in argv:
             if word.startswith("--") and word.endswith("=--"):  # argparse would take it for no value at all
                 self.error(f"{shortened(word)}: a value is missing")
+        if removed := answers_to_flags(argv, self._option_string_actions):
+            self.error(removed)
         arguments, unknown = self.parse_known_args(argv)
         if unknown:
             # Behind a wrong flag stands its value, about which there is nothing to say.
@@ -153,6 +151,8 @@ class Parser(argparse.ArgumentParser):
     def _about_unknown(self, word: str) -> str:
         if word in COMMANDS:
             return f"{word}: a command comes first: python main.py {word} ..."
+        if removed := answer(word):
+            return removed
         if not word.startswith("-"):
             return f"{shortened(word) or repr(word)}: not expected here"
         flags = [flag for action in self._actions for flag in action.option_strings if action.help != argparse.SUPPRESS]
@@ -199,6 +199,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     has_command = bool(words) and not words[0].startswith("-")
     called = words.pop(0) if has_command else ""
     if has_command and called not in COMMANDS:
+        if removed := answer(called):
+            run_parser().error(removed)
         close = nearest(called, COMMANDS)
         hint = f"; did you mean {close}?" if close else ""
         run_parser().error(
@@ -279,11 +281,6 @@ def run_parser() -> Parser:
     parser.in_group("jobs")
     add_job_flags(parser)
     parser.add_argument(
-        "--why",
-        action="store_true",
-        help="with --dry-run: also list what experiments.yaml names and is not measured, with the reason",
-    )
-    parser.add_argument(
         "--spread",
         type=gpu_count,
         metavar="N",
@@ -306,8 +303,6 @@ def run_parser() -> Parser:
 def run_command(arguments: argparse.Namespace) -> int:
     from pipeline.measure import measure
 
-    if arguments.why and not arguments.dry_run:
-        raise ProjectError("--why goes with --dry-run, which lists what would be measured")
     return measure(
         selection_of(arguments),
         job_flags_of(arguments),
@@ -324,14 +319,19 @@ def parser_of(command: str, more: str = "") -> Parser:
 def status_parser() -> Parser:
     parser = parser_of("status")
     parser.switch("--watch", "update the lines until all jobs are over")
+    parser.switch("--cancel", "end this project's jobs, by their ids")
     add_results_flag(parser)
     return parser
 
 
 def status_command(arguments: argparse.Namespace) -> int:
+    from pipeline.watching.cancel import cancel
     from pipeline.watching.follow import show_status
 
-    return show_status(read_results_that_exist(arguments), watch=arguments.watch)
+    if arguments.cancel and arguments.watch:
+        status_parser().error("--cancel ends the jobs that --watch follows; give one of the two")
+    results = read_results_that_exist(arguments)
+    return cancel(results) if arguments.cancel else show_status(results, watch=arguments.watch)
 
 
 def report_parser() -> Parser:
@@ -441,13 +441,6 @@ exit status: 0, 1 where something could not be had or is damaged
 def data_parser() -> Parser:
     parser = parser_of("data", DATA_DESCRIPTION)
     parser.repeatable("--benchmark", "only the data of this benchmark; repeatable")
-    parser.two_spellings(
-        "--images_per_class",
-        type=whole_number("a number of images, such as 100", least=1),
-        metavar="N",
-        help="imagenet100: only N images of each class to train on; this is a data set of its own",
-    )
-    parser.switch("--no-weights", "bring no pretrained weights")
     parser.switch("--verify", "bring nothing: read all that is here, and compare it with its checksums")
     add_config_flag(parser)
     return parser
@@ -459,11 +452,7 @@ def data_command(arguments: argparse.Namespace) -> int:
     config, benchmarks = read_config(arguments), tuple(arguments.benchmark or ())
     if arguments.verify:
         return verify_command(config, benchmarks)
-    if arguments.images_per_class and not benchmarks:
-        data_parser().error("--images_per_class: of which benchmark? Name it with --benchmark")
-    return fetch_command(
-        config, benchmarks, images_per_class=arguments.images_per_class, weights=not arguments.no_weights
-    )
+    return fetch_command(config, benchmarks)
 
 
 DOCTOR_DESCRIPTION = """\
@@ -537,155 +526,12 @@ def check_command(arguments: argparse.Namespace) -> int:
     return check(read_config(arguments), selection_of(arguments))
 
 
-def cancel_parser() -> Parser:
-    parser = parser_of("cancel")
-    add_results_flag(parser)
-    return parser
-
-
-def cancel_command(arguments: argparse.Namespace) -> int:
-    from pipeline.watching.cancel import cancel
-
-    return cancel(read_results_that_exist(arguments))
-
-
-PACK_DESCRIPTION = """\
-Puts the record files of each cell into one compressed file, `packed-records.zip` in the cell's folder, reads that back,
-and only then removes the files. report, status, calibrate, publishing and later jobs read packed records as they read
-files. What jobs add later are files again, and packing again adds them. Logs, parity numbers and timelines stay.
-A cell with a job that waits or runs is left alone, and so is what is no record. `unzip` in the cell's folder brings the
-files back; then remove the zip.
-
-examples:
-  python main.py pack --dry-run                what would be packed
-  python main.py pack                          every finished cell
-  python main.py pack --benchmark cifar10      only these
-
-exit status: 0 all that was asked for is packed, 1 a cell was left alone or could not be packed
-"""
-
-
-def pack_parser() -> Parser:
-    parser = Parser("main.py pack", PACK_DESCRIPTION)
-    add_cell_flags(parser)
-    parser.switch("--dry-run", "list what would be packed, and change nothing")
-    add_results_flag(parser)
-    return parser
-
-
-def pack_command(arguments: argparse.Namespace) -> int:
-    from pipeline.pack import pack
-
-    return pack(
-        read_results_that_exist(arguments),
-        gpus=tuple(arguments.gpu or ()),
-        benchmarks=tuple(arguments.benchmark or ()),
-        use_cases=tuple(arguments.use_case or ()),
-        dry_run=arguments.dry_run,
-    )
-
-
-SITE_DESCRIPTION = """\
-One table of everything in results/published/, which `main.py report --publish NAME` fills, with filters; each number is
-linked to its record, and each row to its explanation and to the versions that it was measured with. The folder can be
-opened in a browser as it is, or copied to any web server. A site that is there is replaced once the new one is whole.
-"""
-
-
-def site_parser() -> Parser:
-    parser = parser_of("site", SITE_DESCRIPTION)
-    parser.add_argument(
-        "--output", type=path, metavar="DIR", default=REPOSITORY / "site", help="write it here (default: site)"
-    )
-    return parser
-
-
-def site_command(arguments: argparse.Namespace) -> int:
-    from pipeline.site import make_site
-
-    return make_site(arguments.output)
-
-
-GPU_CHECK_DESCRIPTION = """\
-Tries what nobody can without a GPU, in ten minutes at most: the doctor, every execution mode in each precision
-(tests/gpu), a short pair of each kind of work, and the report. What has passed is not done again, so the same command
-goes on where it was. It ends with what passed, what did not, and what to send.
-
-exit status: 0 all has passed, 1 something has not, or there is no GPU
-"""
-
-
-def gpu_check_parser() -> Parser:
-    parser = Parser("main.py gpu-check", GPU_CHECK_DESCRIPTION)
-    parser.switch("--dry-run", "list steps and their longest times, and do nothing")
-    add_config_flag(parser)
-    add_results_flag(parser)
-    parser.set_defaults(results=REPOSITORY / "results" / "gpu-check")
-    return parser
-
-
-def gpu_check_command(arguments: argparse.Namespace) -> int:
-    from pipeline.gpu_check import gpu_check
-
-    return gpu_check(
-        read_results(arguments),
-        config_path=arguments.config,
-        profile=read_profile(arguments),
-        dry_run=arguments.dry_run,
-    )
-
-
-WANDB_DESCRIPTION = """\
-A job has a run in W&B for each framework already, whose steps are its measurements. Both actions need a key (wandb
-login).
-
-  python main.py wandb sync   upload the runs that jobs kept offline; run it
-                              again for those that failed
-  python main.py wandb        a saved view for the people of a project, both
-                              frameworks side by side; each call makes one
-
-The view has ratios, throughput, loss, metric, latency, memory, energy and compilation. It needs the package
-wandb-workspaces (pip install -e '.[workspace]').
-
-exit status: 0, or 1 where a run was not uploaded
-"""
-
-
-def wandb_parser() -> Parser:
-    parser = parser_of("wandb", WANDB_DESCRIPTION)
-    actions = ("workspace", "sync")
-    parser.add_argument("action", choices=actions, nargs="?", default=actions[0], help="default: workspace")
-    parser.add_argument("--entity", metavar="NAME", help="default: as in experiments.yaml, else your own")
-    parser.add_argument("--project", metavar="NAME", help="default: as in experiments.yaml, or as the run has it")
-    uploads = whole_number("a number of uploads at a time, such as 8", least=1, most=64)
-    parser.add_argument("--jobs", type=uploads, default=8, metavar="N", help="sync: runs at a time (default: 8)")
-    parser.switch("--dry-run", "list what would be in it or uploaded; ask no server")
-    add_config_flag(parser)
-    add_results_flag(parser)
-    return parser
-
-
-def wandb_command(arguments: argparse.Namespace) -> int:
-    if arguments.action == "sync":
-        from pipeline.wandb_sync import sync
-
-        where = {"--entity": arguments.entity, "--project": arguments.project}
-        options = [f"{flag}={value}" for flag, value in where.items() if value is not None]
-        results = read_results_that_exist(arguments)
-        return sync(results, jobs=arguments.jobs, options=options, dry_run=arguments.dry_run)
-    from pipeline import wandb_workspace
-
-    return wandb_workspace.wandb_command(
-        read_config(arguments), entity=arguments.entity, project=arguments.project, dry_run=arguments.dry_run
-    )
-
-
 CALIBRATE_DESCRIPTION = """\
 Each round measures one framework four times, in a random order, each in a fresh process: twice as it is, and with a
 slowdown of 2 and 5 % planted in the timed step. The rounds are then compared as a report compares JAX with PyTorch. In
 turns each slowdown has a base of its own, so a round has six processes. Of what the flags select, the first variant is
-measured. Jobs do this, like any other: `status` shows them, `cancel` ends them, and the same command goes on where they
-were. It wants a quiet machine.
+measured. Jobs do this, like any other: `status` shows them, `status --cancel` ends them, and the same command goes on
+where they were. It wants a quiet machine.
 
 examples:
   python main.py calibrate --wait            20 rounds of each, then the table
@@ -763,12 +609,7 @@ COMMAND_PARSERS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namesp
     "report": (report_parser, report_command),
     "data": (data_parser, data_command),
     "doctor": (doctor_parser, doctor_command),
-    "cancel": (cancel_parser, cancel_command),
-    "pack": (pack_parser, pack_command),
-    "site": (site_parser, site_command),
     "check": (check_parser, check_command),
-    "gpu-check": (gpu_check_parser, gpu_check_command),
-    "wandb": (wandb_parser, wandb_command),
     "calibrate": (calibrate_parser, calibrate_command),
 }
 
@@ -805,9 +646,6 @@ def add_job_flags(
         "--dry-run",
         action="store_true",
         help="print what would be measured and how long it would take, and render the scripts; submit nothing",
-    )
-    parser.add_argument(
-        "--verbose", action="store_true", help="with --dry-run: also print the line that would submit each job"
     )
     parser.add_argument("--pairing", choices=("auto", "together", "interleaved"), help=help_of_pairing)
     parser.add_argument(
@@ -941,8 +779,6 @@ def selection_of(arguments: argparse.Namespace) -> "Selection":
 def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
     from pipeline.measure import JobFlags
 
-    if arguments.verbose and not arguments.dry_run:
-        raise ProjectError("--verbose goes with --dry-run, which lists what would be measured")
     return JobFlags(
         config=arguments.config,
         profile=read_profile(arguments),
@@ -951,8 +787,6 @@ def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
         pairing=arguments.pairing,
         dry_run=arguments.dry_run,
         wait=arguments.wait,
-        why=getattr(arguments, "why", False),
-        verbose=arguments.verbose,
         spread=getattr(arguments, "spread", None),
         fleet=getattr(arguments, "fleet", None),
     )

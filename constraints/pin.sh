@@ -15,7 +15,7 @@ pin() { # KIND PYTHON MACHINE EXTRA EXTRA
     {
         echo "# lock $name $lock"
         echo "# Made by \`make pin\`, for: pip install --constraint constraints/$lock.txt --editable .[$4,$5]"
-        "$uv" pip compile pyproject.toml --extra "$4" --extra "$5" --extra dev --extra workspace --quiet --no-header \
+        "$uv" pip compile pyproject.toml --extra "$4" --extra "$5" --extra dev --quiet --no-header \
             --no-annotate --only-binary :all: --python-version "$2" --python-platform "$3-unknown-linux-gnu"
     } >"constraints/$lock.new"
     mv "constraints/$lock.new" "constraints/$lock.txt"

@@ -70,18 +70,13 @@ def read_json(path: Path) -> str:
         OSError: there is none, it cannot be read, or it is no regular file.
         ValueError: it is too large, or not UTF-8.
     """
-    return printable_json(read_bytes(path, at_most=LARGEST_JSON_BYTES).decode())
-
-
-def read_bytes(path: Path, *, at_most: int) -> bytes:
-    """Raises OSError and ValueError as read_json."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("not a regular file")
-        content = file.read(at_most + 1)
-    if len(content) > at_most:
-        raise ValueError(f"larger than {at_most / 1e6:.0f} MB")
-    return content
+        content = file.read(LARGEST_JSON_BYTES + 1)
+    if len(content) > LARGEST_JSON_BYTES:
+        raise ValueError(f"larger than {LARGEST_JSON_BYTES / 1e6:.0f} MB")
+    return printable_json(content.decode())
 
 
 def in_words(error: Exception) -> str:

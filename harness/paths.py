@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.packs import record_paths
 from harness.plan import Cell, Measurement, Pair
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -87,10 +86,6 @@ class Results:
         return self.device_peaks / f"{framework}-{timestamp()}.json"
 
     @property
-    def gpu_check(self) -> Path:
-        """What `main.py gpu-check` has tried and how it went."""
-        return self.root / "gpu_check"
-
     @property
     def local_queue_lock(self) -> Path:
         return self.root / "local_queue.lock"
@@ -117,7 +112,7 @@ class Results:
     def record_files(self, measurement: Measurement) -> list[Path]:
         """The records of this measurement, of all attempts, oldest first."""
         folder = self.records(measurement.cell, measurement.framework)
-        return record_paths(folder, f"*-{measurement.id}-*.json")
+        return sorted(folder.glob(f"*-{measurement.id}-*.json"))
 
     def new_parity(self, cell: Cell, framework: str, digest: str) -> Path:
         """The numbers of one parity key, beside the records of its cell."""
@@ -211,7 +206,7 @@ class JobFolder:
 
     @property
     def cancelled(self) -> Path:
-        """There from the moment that `main.py cancel` meant this job."""
+        """There from the moment that `main.py status --cancel` meant this job."""
         return self.root / "cancelled"
 
 

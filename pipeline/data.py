@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-def fetch_command(
-    config: Config, benchmarks: tuple[str, ...], *, images_per_class: int | None = None, weights: bool = True
-) -> int:
+def fetch_command(config: Config, benchmarks: tuple[str, ...]) -> int:
     """Fetches those that are named, or all that experiments.yaml defines, except those that only the user can bring and
     has not. 1 if one could not be had, else 0.
 
@@ -36,20 +34,13 @@ def fetch_command(
         start = time.monotonic()
         try:
             with _progress() as shown:
-                fetch(
-                    source,
-                    data_dir,
-                    images_per_class=images_per_class,
-                    tell=shown.begin_for(name),
-                    advance=shown.advance,
-                )
+                fetch(source, data_dir, tell=shown.begin_for(name), advance=shown.advance)
             print(_result_line(declared, data_dir), f"({time.monotonic() - start:.1f} s)", flush=True)
         except DataError as error:
             failed += 1
             print(f"{name}: {error}", flush=True)
             continue
-        if weights:
-            failed += _fetch_weights(declared, data_dir)
+        failed += _fetch_weights(declared, data_dir)
     return 1 if failed else 0
 
 

@@ -19,7 +19,6 @@ from harness.work.datasets import DataFiles
 from harness.work.declared import benchmark as declared_benchmark
 from harness.work.pretrained import WeightsFiles
 from pipeline.collector import without_collector
-from pipeline.submission.left_out import left_out_in_words
 
 DEFAULT_RESULTS = REPOSITORY / "results"
 
@@ -37,10 +36,6 @@ class JobFlags:
     """None: as in experiments.yaml."""
     dry_run: bool
     wait: bool
-    why: bool = False
-    """With `dry_run`: list what is left out, too."""
-    verbose: bool = False
-    """With `dry_run`: also the line that would submit each job."""
     spread: int | None = None
     """Over how many GPUs all jobs together are spread; None: one job for each cell."""
     fleet: int | None = None
@@ -66,8 +61,7 @@ def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseli
 
         print_summary(results, [job for pair in pairs for job in pair.jobs])
 
-    beside = [*map(wrapped, lacking), *(["", *left_out_in_words(parts, config)] if flags.why else [])]
-    return hand_over(pairs, config, flags, compare, beside=beside)
+    return hand_over(pairs, config, flags, compare, beside=[*map(wrapped, lacking)])
 
 
 def chosen_parts(selection: Selection, flags: JobFlags, preset: str | None) -> tuple[list[Part], Config]:
@@ -213,11 +207,9 @@ def hand_over(
         if flags.dry_run:
             return print_dry_run(
                 jobs,
-                scripts,
                 results,
                 executor=flags.executor,
                 config=config,
-                verbose=flags.verbose,
                 beside=beside,
             )
 

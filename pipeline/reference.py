@@ -282,7 +282,7 @@ def parts() -> Iterator[str]:
     yield "## Execution modes, options and settings"
     yield (
         "A mode is a formulation of the work and a run of it, such as `vmap.compiled_graph`. experiments.yaml chooses "
-        "among these. What a model cannot do is left out by itself; `--dry-run --why` lists it."
+        "among these. What a model cannot do is left out."
     )
     yield runs_table()
     for name in USE_CASES:

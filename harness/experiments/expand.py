@@ -22,8 +22,8 @@ from harness.plan import (
 )
 from harness.suggest import valid_names
 from harness.work.applies import why_not
-from harness.work.declared import Mode, benchmark_names, use_case_names
 from harness.work.declared import benchmark as declared_benchmark
+from harness.work.declared import benchmark_names, use_case_names
 from harness.work.declared import use_case as declared_use_case
 
 Choice = TypeVar("Choice", str, int)
@@ -127,7 +127,6 @@ class Combination:
     """Of a model, a batch size, a precision, an execution mode and options."""
 
     variant: Variant
-    mode: Mode
     why_not: str | None
     """Why it is not measured; None where it is."""
     is_excluded: bool
@@ -492,7 +491,7 @@ def combinations(
             is_excluded = why is None and any(partial.matches(variant, mode) for partial in excluded)
             if is_excluded:
                 why = f"`exclude` in {config.file}"
-            yield Combination(variant=variant, mode=mode, why_not=why, is_excluded=is_excluded)
+            yield Combination(variant=variant, why_not=why, is_excluded=is_excluded)
 
 
 def _batch_sizes(

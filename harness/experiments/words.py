@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from harness.experiments.source import TOO_LARGE, Keys, Problem, Source
+from harness.removed import rule_of_key
 from harness.suggest import valid_names
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -76,7 +77,8 @@ def shape_problems(
             continue
         if details["type"] in ("extra_forbidden", "invalid_key"):
             valid = _fields(model, details["loc"][:-1])
-            yield source.problem(keys, f"unknown key; {valid_names(keys[-1], valid)}", at_key=True)
+            rule = rule_of_key(keys) or f"unknown key; {valid_names(keys[-1], valid)}"
+            yield source.problem(keys, rule, at_key=True)
             continue
         standing = _standing(keys, source)
         if standing == keys or isinstance(keys[-1], int):

@@ -39,6 +39,7 @@ from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import FRAMEWORKS, Framework, Pair
 from harness.plan_file import read_plan, write_plan
 from harness.printable import printable, shortened
+from harness.removed import answers_to_flags
 from harness.results.environment import CACHE_FOLDERS
 from harness.results.record import WeightsIdentity
 from harness.work import datasets
@@ -242,7 +243,10 @@ def _parse_arguments(framework: Framework | None, arguments: list[str] | None) -
         parser.add_argument("--lanes", action="store_true", help=what)
         parser.add_argument("--interleaved", action="store_true", help="their processes take turns, block by block")
     parser.add_argument("--rank", type=rank_place, metavar="N", help=argparse.SUPPRESS)
-    parsed = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if removed := answers_to_flags(words, parser._option_string_actions):
+        parser.error(removed)
+    parsed = parser.parse_args(words)
     is_cell = parsed.benchmark is not None and parsed.use_case is not None
     if not (is_cell or parsed.job_folder or parsed.plan or parsed.alone or parsed.rank is not None):
         parser.error("--benchmark and --use_case are needed, such as --benchmark cifar10 --use_case 3")

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.job.wandb_process import ClientSettings
-from harness.packs import NAME as PACK
 from harness.paths import REPOSITORY, Results
 from harness.plan import WANDB_ROW, Cell, Framework, Measurement, WandbSettings
 from harness.results.record import Record
@@ -147,7 +146,7 @@ def artifact_of(results: Results, cell: Cell, framework: Framework) -> dict[str,
     """All records of a cell by one framework, and what a report reads beside them, by their paths in the results
     folder: so several can be fetched into one. What has a `place` there has an artifact of its own."""
     folder, place, root = results.records(cell, framework), results.place, results.outermost
-    files: Iterable[Path] = (*folder.glob("*.json"), *folder.glob("*.npz"), *folder.parent.glob(PACK))
+    files: Iterable[Path] = (*folder.glob("*.json"), *folder.glob("*.npz"))
     return {
         "name": "-".join(["records", *([place] if place else []), *cell.name.split("/"), framework]),
         "files": [[str(path.absolute()), path.relative_to(root).as_posix()] for path in sorted(files)],
@@ -241,7 +240,7 @@ class WandbTracker(Tracker):
         going_on = "offline from here on" if is_online else "off from here on"
         self.message = (
             f"W&B {going_on}: its process {how}; the records are complete, "
-            f"and `main.py wandb sync` uploads what is in {self._client.root / 'wandb'}"
+            f"and `wandb sync --include-online` in {self._client.root} uploads the rest"
         )
         if is_online:
             self._client = self._client.model_copy(update={"mode": "offline"})

@@ -92,7 +92,7 @@ class Publisher:
             reply(
                 "message",
                 text=f"W&B offline: another run waited for its server in vain {age_s / 60:.0f} min ago; jobs ask again "
-                f"after {ASK_AGAIN_AFTER_S / 60:.0f} min. `main.py wandb sync` uploads what is kept",
+                f"after {ASK_AGAIN_AFTER_S / 60:.0f} min. `wandb sync` uploads what is kept",
             )
         if self._mode == "online":
             began_at, before = time.monotonic(), self._folders_of(run)
@@ -167,7 +167,7 @@ class Publisher:
             reply(
                 "message",
                 text=f"W&B offline: the server did not take the last data of {files.name} within "
-                f"{self._client.finish_timeout_s:g} s; `main.py wandb sync` uploads it later",
+                f"{self._client.finish_timeout_s:g} s; `wandb sync --include-online` uploads it later",
             )
         else:  # what nobody reads of a run that ended well: six files and folders of nine
             for name in ("logs", "tmp"):

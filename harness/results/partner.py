@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator
 from glob import escape
 
-from harness.packs import record_paths
 from harness.paths import Results
 from harness.plan import FRAMEWORKS
 from harness.results.flags import comparable_throughput
@@ -82,7 +81,7 @@ def _partners(record: Record, results: Results) -> Iterator[Record]:
     own = record.measurement
     [framework] = (name for name in FRAMEWORKS if name != own.framework)
     folder = results.records(own.cell, framework)
-    for path in record_paths(folder, f"{escape(own.variant.comparison_key)}-*-r{own.replicate}-*.json"):
+    for path in sorted(folder.glob(f"{escape(own.variant.comparison_key)}-*-r{own.replicate}-*.json")):
         other = readable_record(path)
         if other is not None and _is_same_work(record, other):
             yield other

@@ -18,8 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness.errors import RecordError
-from harness.files import in_words, way_out, write_atomically
-from harness.packs import record_text
+from harness.files import in_words, read_json, way_out, write_atomically
 from harness.paths import Results
 from harness.plan import LONGEST_S, DataKind, Frozen, Measurement
 from harness.results.known_environment import require_known
@@ -412,10 +411,9 @@ def write_record(record: Record, path: Path) -> None:
 
 
 def read_record(path: Path) -> Record:
-    """Raises RecordError that names the file and what is wrong: truncated, not a record, or of another
-    schema. A packed record has the path of the file that it was."""
+    """Raises RecordError that names the file and what is wrong: truncated, not a record, or of another schema."""
     try:
-        text = record_text(path)
+        text = read_json(path)
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
     try:

@@ -1,6 +1,6 @@
 """What goes with what: why a use case, a formulation or a run makes no sense for a model, or cannot do it.
 
-The only place that decides. Plans, the check of experiments.yaml, flags, `--dry-run --why`, the job and the tests ask
+The only place that decides. Plans, the check of experiments.yaml, flags, the job and the tests ask
 here, and the answer follows from what is declared. What only a machine shows, such as a GPU that lacks a precision, is
 refused in the job. Pure.
 """

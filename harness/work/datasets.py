@@ -111,8 +111,6 @@ class DataSource:
     """To read or download."""
     by_hand: bool = False
     """Nobody but the user may bring the originals."""
-    read_part: Callable[[Path, int], Dataset | Incoming] | None = None
-    """As `read`, with so many images of each class to train on. It is another data set, and says so."""
 
 
 class ArrayFile(Frozen):
@@ -229,7 +227,6 @@ def fetch(
     source: DataSource,
     data_dir: Path,
     *,
-    images_per_class: int | None = None,
     tell: Callable[[str, int], object] = lambda _sentence, _bytes: None,
     advance: Advance = _nobody,
 ) -> Dataset:
@@ -240,7 +237,6 @@ def fetch(
     memory and is there already, of these very originals, is verified and not made again.
 
     Args:
-        images_per_class: only a part of the training set, where the source can do that.
         tell: hears what will be done, and how many bytes of work that is, before `advance` hears of its progress.
 
     Raises:
@@ -249,7 +245,7 @@ def fetch(
     files = DataFiles(data_dir=data_dir, benchmark=source.benchmark)
     if source.needs_torchvision:
         require_torchvision()
-    found = source.read(files.originals) if images_per_class is None else _read_part(source, files, images_per_class)
+    found = source.read(files.originals)
     nbytes = sum(array.nbytes for _, _, array in _all_arrays(found))
     if isinstance(found, Incoming) and _is_made_of(found.made_of, files):
         tell(f"is there already: verifying {nbytes / 1e9:.1f} GB in {files.folder}", nbytes)
@@ -282,14 +278,6 @@ def require_torchvision() -> None:
             f"fetching needs torchvision, and it does not import: {error}. "
             f"Install both from one source: pip install torch torchvision"
         ) from error
-
-
-def _read_part(source: DataSource, files: DataFiles, images_per_class: int) -> Dataset | Incoming:
-    if source.read_part is None:
-        raise DataError(
-            f"--images_per_class {images_per_class}: {source.benchmark} is fetched as a whole; leave it out"
-        )
-    return source.read_part(files.originals, images_per_class)
 
 
 def count_of(arrays: Arrays) -> int:

@@ -50,15 +50,12 @@ class Listing:
     labels: NDArray[np.int32]
 
 
-def read_image_folder(
-    originals: Path, classes: ClassList, *, size: int, constants: Arrays, images_per_class: int | None = None
-) -> Incoming:
+def read_image_folder(originals: Path, classes: ClassList, *, size: int, constants: Arrays) -> Incoming:
     """Images [n, size, size, 3] uint8 and labels [n] int32. Both parts are shuffled, the same way on every machine, so
     that the first images are of all classes.
 
     Args:
         classes: taken where the folder has all of them; any other folder must have as many classes of its own.
-        images_per_class: only so many of each class to train on, the first by name; all are tested on.
 
     Raises:
         DataError: a folder is missing or empty, or the classes are neither these nor as many; and once all images are
@@ -67,10 +64,7 @@ def read_image_folder(
     _require_pillow()
     _require_folders(originals)
     names = _chosen_classes(originals, classes)
-    parts = {
-        "train": _listing(originals / FOLDERS["train"], names, images_per_class),
-        "test": _listing(originals / FOLDERS["test"], names, None),
-    }
+    parts = {part: _listing(originals / folder, names) for part, folder in FOLDERS.items()}
     damaged: list[str] = []
     arrays: dict[str, dict[str, NDArray[np.int32] | Pieces]] = {
         part: {
@@ -89,9 +83,6 @@ def read_image_folder(
     source = f"ImageNet (ILSVRC2012), the {len(names)} classes of {title}"
     counts = {part: len(listing.paths) for part, listing in parts.items()}
     expected = {"train": classes.train_count, "test": classes.test_count}
-    if images_per_class is not None:
-        source += f", {images_per_class} images of each class to train"
-        del counts["train"], expected["train"]
     if is_listed and counts != expected:
         source += "".join(f", {counts[part]:,} of {expected[part]:,} images to {part}" for part in counts)
 
@@ -167,10 +158,10 @@ def _folders_in(folder: Path) -> set[str]:
         return {entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()}
 
 
-def _listing(folder: Path, names: Sequence[str], images_per_class: int | None) -> Listing:
+def _listing(folder: Path, names: Sequence[str]) -> Listing:
     paths: list[str] = []
     labels: list[int] = []
-    few = []
+    empty = []
     for label, name in enumerate(names):
         with os.scandir(folder / name) as entries:
             found = sorted(
@@ -178,15 +169,13 @@ def _listing(folder: Path, names: Sequence[str], images_per_class: int | None) -
                 for entry in entries
                 if not entry.name.startswith(".") and entry.name.lower().endswith(ENDINGS)
             )
-        if len(found) < (images_per_class or 1):
-            few.append(f"{name}: {len(found)}")
-        found = found[:images_per_class]
+        if not found:
+            empty.append(name)
         paths += found
         labels += [label] * len(found)
-    if few:
-        needed = "no images" if images_per_class is None else f"fewer than {images_per_class} images"
+    if empty:
         raise DataError(
-            f"{folder}: {len(few)} of {len(names)} class folders have {needed}:\n{_shown(few)}\n"
+            f"{folder}: {len(empty)} of {len(names)} class folders have no images:\n{_shown(empty)}\n"
             f"Copy what is missing, and run the same command again."
         )
     # RandomState, because numpy promises its stream for ever.

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from harness.errors import RecordError
-from harness.packs import record_paths
 from harness.paths import PUBLISHED, REPOSITORY, Results
 from harness.plan import BASES, CONDITIONS_IN_TURNS, FRAMEWORKS, PAIRS_IN_TURNS, SLOWDOWNS, Framework, Measurement
 from harness.results.ratios import replicate_of, took_turns
@@ -171,7 +170,7 @@ def _round_one_by_one(found: Mapping[str, Record]) -> Round:
 
 def read_calibrations(folders: Iterable[Path]) -> tuple[list[Calibration], tuple[str, ...]]:
     """Those of all folders, oldest first, and a sentence about each file that is no record."""
-    paths = {path.resolve() for folder in folders for path in record_paths(folder)}
+    paths = {path.resolve() for folder in folders for path in folder.rglob("*.json")}
     reading = read_records(sorted(paths), planted=True)
     return calibrations_of(reading.records), reading.refused
 

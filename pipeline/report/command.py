@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.files import write_atomically
-from harness.packs import record_paths
 from harness.paths import Results
 from harness.plan import Cell, JobPlan, Measurement
 from harness.results.looks import needed
@@ -146,7 +145,7 @@ def report_command(
 
 
 def _read(folders: Mapping[str, Results], console: "Console") -> Reading:
-    paths = {name: record_paths(folder.records()) for name, folder in folders.items()}
+    paths = {name: sorted(folder.records().rglob("*.json")) for name, folder in folders.items()}
     with _progress("reading records", sum(map(len, paths.values())), console) as advance:
         reading = read_folders(paths, advance)
     _print_refused(reading.refused, console)
@@ -228,7 +227,7 @@ def _report(folders: Mapping[str, Results], options: ReportOptions, console: "Co
 
 
 def _neighbours(folders: Iterable[Results], records: Sequence[Record]) -> list[Table]:
-    alone = read_records(path for folder in folders for path in record_paths(folder.alone.records())).records
+    alone = read_records(path for folder in folders for path in sorted(folder.alone.records().rglob("*.json"))).records
     return [table] if (table := neighbours_table(alone, records)).lines else []
 
 
@@ -261,7 +260,7 @@ def on_shelves(results: Results) -> Shelved:
     """What is in the folders below `results` that `--publish` has made, each with its own parity numbers."""
     found = Shelved([], [], [])
     for shelf in shelves(results.root):
-        reading = read_records(record_paths(shelf.records()))
+        reading = read_records(sorted(shelf.records().rglob("*.json")))
         found.sections.extend(sections(reading.records, ParityGate(shelf).judge))
         found.records.extend(reading.records)
         found.refused.extend(reading.refused)
@@ -297,7 +296,7 @@ def _one_device_records(results: Results, plans: Sequence[JobPlan], console: "Co
     """All that plans for several devices may be compared with, whatever the number of the use case it was made for."""
     benchmarks = {plan.cell.benchmark for plan in plans if plan.cell.devices > 1}
     cells = [cell for name in sorted(benchmarks) for cell in results.records().glob(f"*/{name}_*")]
-    reading = read_records(path for cell in cells for path in record_paths(cell))
+    reading = read_records(path for cell in cells for path in sorted(cell.rglob("*.json")))
     _print_refused(reading.refused, console)
     return [record for record in reading.records if record.measurement.cell.devices == 1]
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.packs import record_paths
 from harness.paths import Results
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.parity_gate import ParityGate
@@ -268,7 +267,7 @@ def print_fleet(
     console = console or new_console()
     of_nodes: list[tuple[Sequence[Section], Judge]] = []
     for node in results.fleet():
-        reading, judge = read_records(record_paths(node.records())), ParityGate(node).judge
+        reading, judge = read_records(sorted(node.records().rglob("*.json")), compact=True), ParityGate(node).judge
         for sentence in reading.refused:
             print_wrapped(console, f"Warning: {sentence}", style="yellow")
         of_nodes.append(([section for section in sections(reading.records, judge) if takes(section)], judge))

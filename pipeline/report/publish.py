@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from harness.errors import ProjectError, RecordError
 from harness.files import in_words, way_out, write_atomically
-from harness.packs import record_paths
 from harness.paths import PUBLISHED, Results
 from harness.printable import shortened
 from harness.results.device_peaks import DevicePeaksRecord, read_device_peaks
@@ -84,7 +83,7 @@ def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
     target = Results(root=published).calibration
     names = _names_of(records.values())
     drafts = [_draft_of_record(record, path, names) for path, record in records.items()]
-    there = set(record_paths(target))
+    there = set(target.rglob("*.json"))
     new = [draft for draft in drafts if target / draft.path not in there]
     _write(new, target, names)
     return len(new)
@@ -92,7 +91,7 @@ def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
 
 def _full_records(results: Results, folder: Path, kind: Literal["measurement", "calibration"]) -> dict[Path, Record]:
     """By their paths in the folder."""
-    reading = read_records(record_paths(folder), planted=kind == "calibration")
+    reading = read_records(sorted(folder.rglob("*.json")), planted=kind == "calibration")
     found = zip(reading.paths, reading.records, strict=True)
     records = {path.relative_to(folder): record for path, record in found if not record.measurement.quick}
     if not records:

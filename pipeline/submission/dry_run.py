@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
 from harness.experiments.model import Config
 from harness.measure.gpu import NoGpu, open_gpu
@@ -17,14 +16,14 @@ from harness.printable import WIDTH, wrapped
 from harness.work.declared import Mode, use_case
 from pipeline.submission.estimate import Estimate, estimates_of
 from pipeline.submission.queue_job import QueueJob, pairs_of
-from pipeline.submission.submit import job_arguments, time_in_words
+from pipeline.submission.submit import time_in_words
 
 HOUR_S = 3600.0
 MOST_IN_FULL = 3
 """Jobs whose variants are listed by name, where there are no more."""
 MOST_NAMED = 3
 HEADINGS = ("job", "GPUs", "variants", "measured", "time")
-WITHOUT_EFFECT = ("--dry-run", "--dry_run", "--why", "--verbose")
+WITHOUT_EFFECT = ("--dry-run", "--dry_run")
 """Flags that the command which submits does not need."""
 
 
@@ -61,18 +60,15 @@ def axes_of(pair: Pair) -> Axes:
 
 def print_dry_run(
     jobs: Sequence[QueueJob],
-    scripts: Mapping[str, Path],
     results: Results,
     *,
     executor: str,
     config: Config,
-    verbose: bool = False,
     beside: Iterable[str] = (),
 ) -> int:
     """
     Args:
         executor: as on the command line; `auto` is Slurm also where there is no sbatch.
-        verbose: also print the line that would submit each job.
         beside: further lines, before the last one.
     """
     pairs = pairs_of(jobs)
@@ -92,8 +88,6 @@ def print_dry_run(
         from pipeline.submission.slurm import variables_in_words
 
         lines += [wrapped(found)] if (found := variables_in_words()) else []
-    if verbose:
-        lines += ["", *(shlex.join(submission_command(job, scripts, results, executor)) for job in jobs)]
     lines += beside
     if executor == "auto" and not has_sbatch:
         lines.append("There is no sbatch here: jobs would run on this machine, one after the other.")
@@ -105,16 +99,6 @@ def print_dry_run(
 def command_that_submits(words: Sequence[str]) -> str:
     """`words`: of the command line, with the program."""
     return shlex.join(["python", *(word for word in words if word not in WITHOUT_EFFECT)])
-
-
-def submission_command(job: QueueJob, scripts: Mapping[str, Path], results: Results, executor: str) -> list[str]:
-    """Of sbatch, or what the local queue starts."""
-    folder = job.results(results).new_job_folder(job.name)
-    if executor == "local":
-        return ["bash", str(scripts[job.name]), *job_arguments(results, [folder])]
-    from pipeline.submission.slurm import sbatch_command
-
-    return sbatch_command(scripts[job.name], folder.root, node=job.node)
 
 
 def _table(pairs: Sequence[Pair], axes: Sequence[Axes], estimates: Sequence[Estimate]) -> Iterator[str]:

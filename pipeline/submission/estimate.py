@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
 from harness.errors import DataError
+from harness.files import read_json
 from harness.measure.gpu import usable_gpu_count
-from harness.packs import record_paths, record_text
 from harness.paths import Results, timestamp
 from harness.plan import (
     Cell,
@@ -316,7 +316,7 @@ def read_durations(folder: Path, *, quick: bool) -> Durations:
     screenings: list[float] = []
     for path in newest_files(folder):
         try:
-            content = json.loads(record_text(path))
+            content = json.loads(read_json(path))
             measurement = content["measurement"]
             seconds = duration_s(content)
             if content["outcome"] not in SETTLED or measurement["quick"] != quick:
@@ -337,7 +337,7 @@ def read_durations(folder: Path, *, quick: bool) -> Durations:
 
 def newest_files(folder: Path) -> list[Path]:
     """Of its records, the newest first."""
-    files = sorted(record_paths(folder), key=lambda path: path.stem[-LENGTH_OF_TIMESTAMP:], reverse=True)
+    files = sorted(folder.rglob("*.json"), key=lambda path: (path.stem[-LENGTH_OF_TIMESTAMP:], path), reverse=True)
     return files[:NEWEST]
 
 

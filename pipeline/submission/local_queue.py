@@ -4,7 +4,7 @@
 
 main.py starts it and leaves. A second queue on this machine waits for the first one to end, whatever their results
 folders are.
-SIGTERM ends the job that runs, in order, and the queue with it (`main.py cancel`).
+SIGTERM ends the job that runs, in order, and the queue with it (`main.py status --cancel`).
 """
 
 import argparse

@@ -137,7 +137,7 @@ def alone(results: Results) -> Iterator[None]:
 
     def tell(who: str) -> None:
         if not said:
-            print(f"waits for {who}, which submits to {results.root} or packs it just now", flush=True)
+            print(f"waits for {who}, which submits to {results.root} just now", flush=True)
             said.add(who)
 
     with ExitStack() as stack:

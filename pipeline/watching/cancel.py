@@ -1,4 +1,4 @@
-"""`main.py cancel`: ends the jobs that main.py submitted, each by its own id, and nothing else."""
+"""`main.py status --cancel`: ends the jobs that main.py submitted, each by its own id, and nothing else."""
 
 import os
 import signal
@@ -71,7 +71,7 @@ def _cancel_local(states: list[JobState]) -> int:
     here = [state for state in states if _node(state) == socket.gethostname()]
     for state in states:
         if state not in here:
-            print(f"{state.name}: runs on {_node(state)}; run `main.py cancel` there")
+            print(f"{state.name}: runs on {_node(state)}; run `main.py status --cancel` there")
     # All are marked first, so that a queue does not start the next one when its running job ends.
     for state in here:
         _mark(state)
@@ -114,4 +114,4 @@ def _end_run(state: JobState) -> bool:
 
 
 def _mark(state: JobState) -> None:
-    write_atomically(state.folder.cancelled, "by main.py cancel\n", replace=True)
+    write_atomically(state.folder.cancelled, "by main.py status --cancel\n", replace=True)

@@ -40,7 +40,7 @@ def follow(folders: list[JobFolder], results: Results) -> int:
     except KeyboardInterrupt:
         print(
             f"\nThe jobs go on. Follow them: {command('status --watch', results)}"
-            f"   End them: {command('cancel', results)}"
+            f"   End them: {command('status --cancel', results)}"
         )
         return INTERRUPTED
     return 0 if all(state.state == "done" for state in states) else 1

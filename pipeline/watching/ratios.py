@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import RecordError
-from harness.packs import record_paths
 from harness.paths import Results
 from harness.plan import Cell, JobPlan
 from harness.results.parity_gate import ParityGate
@@ -43,7 +42,7 @@ class RatiosSoFar:
 
     def news(self) -> list[RatioSoFar]:
         """What is new or has changed since the last call."""
-        paths = {path for folder in self._folders for path in record_paths(folder)} - self._records.keys()
+        paths = {path for folder in self._folders for path in folder.rglob("*.json")} - self._records.keys()
         if not paths:
             return []
         for path in sorted(paths):

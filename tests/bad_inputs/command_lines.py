@@ -24,8 +24,6 @@ def cases(draw: random.Random, folder: Path) -> Cases:
         "": ["--dry-run", "--config", str(config), "--results", str(results)],
         "calibrate": ["--dry-run", "--config", str(config), "--results", str(results)],
         "status": ["--results", str(results)],
-        "cancel": ["--results", str(results)],
-        "pack": ["--dry-run", "--results", str(results)],
         "report": ["--no-figures", "--results", str(results)],
     }
     for command, end in usual.items():
@@ -61,7 +59,7 @@ def _places(folder: Path) -> Cases:
     (folder / "notes").write_text("mine")
     (folder / "link").symlink_to("link")
     os.mkfifo(folder / "fifo")
-    for command in ("status", "cancel", "pack", "report"):
+    for command in ("status", "report"):
         for name in ("notes", "link", "fifo", "nowhere", "x" * 300, "notes/below"):
             yield _case([command, "--results", str(folder / name)])
 

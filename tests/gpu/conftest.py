@@ -1,8 +1,12 @@
 """On an NVIDIA GPU only: pytest's own process imports no framework, and each group of cases has a process.
 
 REQUIRE_GPU=1: without a GPU these tests fail instead of being skipped.
+GPU_CHECK=FOLDER (of tests/gpu/check.sh): logs and compilers' caches are kept in the folder, and what passed there with
+the same GPU, driver, packages and commit is not run again.
 """
 
+import hashlib
+import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +16,7 @@ import pytest
 
 from harness.job.children import child_environment
 from harness.measure.gpu import Gpu, open_gpu
-from harness.results.environment import CACHE_FOLDERS
+from harness.results.environment import CACHE_FOLDERS, describe_environment
 from tests.gpu.cases import Case, left_out
 from tests.gpu.group import Answer, Answers, run_group
 
@@ -22,10 +26,39 @@ def why_no_gpu() -> str | None:
     return None if isinstance(gpu, Gpu) else f"needs an NVIDIA GPU: {gpu.absent}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def list_of_passed() -> Path | None:
+    """Return the file in the folder GPU_CHECK that names the tests that passed under these conditions."""
+    if not os.environ.get("GPU_CHECK"):
+        return None
+    environment, gpu = describe_environment(), open_gpu().describe()
+    conditions = [gpu.get("name"), gpu.get("driver_version"), environment["packages"], environment["git"]]
+    digest = hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()
+    return Path(os.environ["GPU_CHECK"]) / f"passed-{digest[:8]}.txt"
+
+
+PASSED = list_of_passed()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("gpu")
+    if PASSED and PASSED.exists():
+        passed = set(PASSED.read_text().splitlines())
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
+        items[:] = [item for item in items if item.nodeid not in passed]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note what need not be run again, at once: the time limit may end this process."""
+    if PASSED and report.when == "call" and not report.failed:
+        with PASSED.open("a") as file:
+            file.write(f"{report.nodeid}\n")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if PASSED and PASSED.exists() and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -39,9 +72,9 @@ def gpu_or_skip() -> None:
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """As a measurement's process has it, with caches of compilers that all share, or equal programs would be compiled
-    more than once. Kept where the variable is set."""
-    folder = tmp_path_factory.mktemp("caches")
-    caches = {name: os.environ.get(name, str(folder / cache)) for name, cache in CACHE_FOLDERS.items()}
+    more than once."""
+    folder = kept_or_temporary("caches", tmp_path_factory)
+    caches = {name: str(folder / cache) for name, cache in CACHE_FOLDERS.items()}
     threads = max(1, (os.cpu_count() or 1) // workers())
     return child_environment() | caches | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
 
@@ -57,12 +90,20 @@ def answers(
         case = getattr(item, "callspec", None) and item.callspec.params.get("case")  # type: ignore[attr-defined]
         if isinstance(case, Case) and left_out(case) is None:
             groups.setdefault(case.group, []).append(case.name)
-    logs = tmp_path_factory.mktemp("logs")
+    logs = kept_or_temporary("logs", tmp_path_factory)
     with ThreadPoolExecutor(workers()) as pool:
         started: dict[str, Future[dict[str, Answer]]] = {
             group: pool.submit(run_group, names, logs / f"{group}.log", environment) for group, names in groups.items()
         }
         yield lambda case: started[case.group].result()[case.name]
+
+
+def kept_or_temporary(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if PASSED is None:
+        return tmp_path_factory.mktemp(name)
+    folder = PASSED.parent / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.resolve()
 
 
 def workers() -> int:

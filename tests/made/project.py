@@ -22,7 +22,6 @@ from typing import Any, Self
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.job.progress import read_heartbeat
-from harness.packs import record_paths
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import FRAMEWORKS, Cell, Framework, JobPlan, MeasurementSettings, Pair, Variant, WandbSettings
 from harness.plan_file import write_plan
@@ -89,7 +88,7 @@ class Project:
 
     def records(self) -> list[Record]:
         """In the order of their making."""
-        records = [read_record(path) for path in record_paths(self.results.records())]
+        records = [read_record(path) for path in sorted(self.results.records().rglob("*.json"))]
         return sorted(records, key=lambda record: record.ended_at)
 
 

@@ -7,22 +7,18 @@
 
 Covers what wandb-core 0.31 asks for: GraphQL's Viewer, ServerFeatures, UpsertBucket, RunResumeStatus, CreateRunFiles
 and RunStoppedStatus, the file stream, and the upload of files; artifacts, from CreateArtifact to CommitArtifact; alerts
-of runs; and UpsertView2, by which a workspace is saved.
+of runs.
 """
 
 import gzip
 import json
-import os
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
-from tests.made.processes import run_python
 
 ENTITY = "lab"
 
@@ -68,8 +64,6 @@ class WandbServer:
         """Of those that are committed, by name: the files."""
         self._artifacts: dict[str, tuple[str, dict[str, bytes]]] = {}
         """All, by id."""
-        self.views: list[dict[str, Any]] = []
-        """Saved workspaces: the variables of each UpsertView2."""
         self._http = _QuietServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
@@ -95,9 +89,6 @@ class WandbServer:
     def graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
         if "upsertBucket" in query:
             return {"upsertBucket": self._upsert(variables)}
-        if "upsertView" in query:
-            self.views.append(variables)
-            return {"upsertView": {"view": {"id": "Vmlldzox", "name": variables["name"]}, "inserted": True}}
         if "bucket(name" in query:
             if (run_id := variables["name"]) not in self.runs:
                 return {"model": None}
@@ -239,11 +230,3 @@ class WandbServer:
                 """Silent."""
 
         return Handler
-
-
-def main_wandb(server: WandbServer, home: Path, *flags: str, key: str | None = "0" * 40) -> tuple[int, str]:
-    """`python main.py wandb FLAGS` as a user's process: exit status and all that it said."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") and name != "NETRC"}
-    clean |= {"HOME": str(home), "WANDB_BASE_URL": server.url} | ({"WANDB_API_KEY": key} if key else {})
-    done = run_python("main.py", "wandb", *flags, env=clean, quiet_s=120)
-    return done.returncode, done.stdout + done.stderr

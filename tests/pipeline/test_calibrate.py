@@ -162,7 +162,7 @@ def test_dry_run_shows_what_would_be_submitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(render, "write_scripts", partial(render.write_scripts, repository=tmp_path))
-    words = ["--quick", "--dry-run", "--verbose", "--executor", "slurm", "--results", str(tmp_path)]
+    words = ["--quick", "--dry-run", "--executor", "slurm", "--results", str(tmp_path)]
     assert main(["calibrate", *words]) == 0
     shown = capsys.readouterr().out
     # Four rounds of A/A, 2 and 5 % by two frameworks: of four processes, and in turns of three pairs.

@@ -10,12 +10,12 @@ from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.paths import REPOSITORY
 from harness.work import declared
-from harness.work.datasets import DataFiles, read_manifest
+from harness.work.datasets import DataFiles
 from main import main
 from pipeline.data import fetch_command, verify_command
 from pipeline.doctor import examine_data
 from tests.made.image_folders import put_images
-from tests.made.originals import put_mnist, put_weights
+from tests.made.originals import put_weights
 
 MODEL = "mobilenet_v3_small"
 NAME = ("imagenet100",)
@@ -75,9 +75,6 @@ def test_weights_that_cannot_be_had_do_not_cost_the_data(
     assert finding.found == "100 + 100 images, verified; pretrained weights of 1 of 4 models"
     assert "the weights of resnet50 are not here" in finding.fix
 
-    assert fetch_command(config, NAME, weights=False) == 0
-    assert "is there already: verifying 0.0 GB" in capsys.readouterr().out
-
     assert verify_command(config, ()) == 0
     output = capsys.readouterr().out
     assert output.startswith("text: is not here\nimagenet100: verifying 0.0393 GB\n")
@@ -99,20 +96,8 @@ def ask(tmp_path: Path, *flags: str) -> int:
     return main(["data", "--config", str(config), *flags])
 
 
-def test_a_part_is_for_a_benchmark_that_is_named_and_can_be_parted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        ask(tmp_path, "--images_per_class", "5")
-    assert "--images_per_class: of which benchmark? Name it with --benchmark" in capsys.readouterr().err
-    put_mnist(tmp_path, monkeypatch)
-    assert ask(tmp_path, "--images_per_class", "5", "--benchmark", "mnist") == 1
-    assert "--images_per_class 5: mnist is fetched as a whole; leave it out" in capsys.readouterr().out
-
-
 def test_the_flags_reach_the_data(tmp_path: Path, originals: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask(tmp_path, "--benchmark", "imagenet100", "--images_per_class", "1", "--no-weights") == 0
-    assert "1 images of each class to train" in read_manifest(files_in(tmp_path)).source
-    assert not (tmp_path / "weights").exists()
+    assert ask(tmp_path, "--benchmark", "imagenet100") == 1
+    assert "is missing, and it cannot be downloaded" in capsys.readouterr().out
     assert ask(tmp_path, "--benchmark", "imagenet100", "--verify") == 0
     assert "all verified" in capsys.readouterr().out

@@ -33,9 +33,8 @@ def test_the_slow_node_is_found(cluster: Cluster, tmp_path: Path) -> None:
     cell = ("--benchmark", "mnist", "--use_case", "1", "--data", "sample")
     message = "--fleet 5: 4 nodes are up that any/pair_mnist_1 can run on"
     assert message in main(*cell, "--fleet", "5", status=2)
-    shown = main(*cell, "--fleet", "4", "--dry-run", "--verbose")
+    shown = main(*cell, "--fleet", "4", "--dry-run")
     assert "on each of 4 nodes (sbatch --nodelist): n1, n2, n3, n4." in " ".join(shown.split())
-    assert re.findall(r"--nodelist=(n\d) ", shown) == ["n1", "n2", "n3", "n4"]
 
     shown = main(*cell, "--fleet", "4", "--wait")
     assert re.findall(r"submitted as job \d+ on (n\d)", shown) == ["n1", "n2", "n3", "n4"]

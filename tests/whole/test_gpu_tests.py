@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from harness.work.declared import use_case, use_case_names
 from tests.gpu import group
 from tests.gpu.cases import all_cases, models_of
 from tests.made.patience import slowdown
+from tests.made.processes import output_of
+from tests.whole.test_install import program
 
 CHILD = """
 import json, os, sys, time
@@ -68,3 +71,84 @@ def test_without_a_gpu_all_are_skipped_with_the_reason_or_fail_if_one_is_require
     chosen = [*command, "-k", "test_out_of_memory_is_recognised"]
     done = subprocess.run(chosen, cwd=REPOSITORY, env=optional | {"REQUIRE_GPU": "1"}, capture_output=True, text=True)
     assert done.returncode == 1 and "REQUIRE_GPU=1, and needs an NVIDIA GPU: " in done.stdout
+
+
+PYTHON = """
+case "$*" in
+    *"import pytest"*) exit $PYTEST_STATUS ;;
+    *) echo "$*" >>"$CALLS"; case "$*" in $FAILS) exit 1 ;; esac ;;
+esac
+"""
+
+
+def gpu_check(
+    tmp_path: Path, *, fails: str = "nothing", has_gpu: bool = True, has_pytest: bool = True
+) -> tuple[int, str]:
+    """Run tests/gpu/check.sh with programs that only note how they are called."""
+    program(tmp_path / "nvidia-smi", "exit 0" if has_gpu else "exit 9")
+    program(tmp_path / "python", PYTHON)
+    variables = {"CALLS": str(tmp_path / "calls"), "FAILS": fails, "PYTEST_STATUS": "0" if has_pytest else "1"}
+    environment = os.environ | variables | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["tests/gpu/check.sh", str(tmp_path / "python"), str(tmp_path / "results" / "gpu-check")]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_gpu_check_goes_through_its_steps_and_names_what_to_send(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "gpu-check"
+    status, said = gpu_check(tmp_path)
+    steps = [
+        "main.py doctor --compute --executor local",
+        "-m pytest -m gpu tests/gpu -q -rfE --tb=short -p no:cacheprovider",
+        f"main.py --preset demo --executor local --wait --results {folder}",
+    ]
+    assert (status, (tmp_path / "calls").read_text().splitlines()) == (0, steps)
+    assert "All steps passed: doctor, tests, demo.\n" in said
+    assert said.splitlines()[-1].startswith(f"Send {folder}.tar.gz: ")
+    with tarfile.open(f"{folder}.tar.gz") as archive:
+        assert sorted(archive.getnames()) == [
+            "gpu-check",
+            *(f"gpu-check/{step}.log" for step in ("demo", "doctor", "tests")),
+        ]
+
+
+def test_a_step_of_the_gpu_check_that_fails_costs_itself_alone(tmp_path: Path) -> None:
+    status, said = gpu_check(tmp_path, fails="*--preset*")
+    assert status == 1 and "Not passed: demo. Run the same command again to resume.\n" in said
+    ended = f"main.py status --cancel --results {tmp_path / 'results' / 'gpu-check'}"
+    assert (tmp_path / "calls").read_text().splitlines()[-1] == ended
+    assert said.splitlines()[-1].startswith("Send ")
+
+
+@pytest.mark.parametrize(
+    ("lacks", "words"),
+    [
+        ({"has_gpu": False}, "gpu-check: this machine has no NVIDIA GPU. With Slurm: srun --gres=gpu:1 "),
+        ({"has_pytest": False}, "python has no pytest. Run `make env-dev` first"),
+    ],
+)
+def test_what_the_gpu_check_needs(lacks: dict[str, bool], words: str, tmp_path: Path) -> None:
+    status, said = gpu_check(tmp_path, **lacks)
+    assert status == 2 and words in said
+    assert not (tmp_path / "calls").exists() and not (tmp_path / "results").exists()
+
+
+def test_the_gpu_check_runs_no_test_again_that_has_passed(tmp_path: Path) -> None:
+    """On a GPU; here the tests' own process is told of one that passes and one that fails."""
+    code = """
+import sys
+from types import SimpleNamespace as Made
+from tests.gpu import conftest
+config = Made(hook=Made(pytest_deselected=lambda items: print("not again:", *(one.nodeid for one in items))))
+items = [Made(nodeid=name, path=conftest.Path("/x")) for name in "abcd"]
+conftest.pytest_collection_modifyitems(config, items)
+print("to run:", *(one.nodeid for one in items))
+for name, when, failed in (("a", "call", False), ("b", "call", True), ("c", "setup", False)):
+    conftest.pytest_runtest_logreport(Made(nodeid=name, when=when, failed=failed))
+"""
+    environment = os.environ | {"GPU_CHECK": str(tmp_path)}
+    for shown in ("to run: a b c d\n", "not again: a\nto run: b c d\n"):
+        assert output_of("-c", code, env=environment) == shown
+    [passed] = tmp_path.glob("passed-*.txt")
+    passed.rename(tmp_path / "passed-01234567.txt")  # with another driver, say
+    assert output_of("-c", code, env=environment) == "to run: a b c d\n"

@@ -151,7 +151,7 @@ def test_an_environment_is_asked_for_as_it_was_made(tmp_path: Path) -> None:
     assert make("test", f"VENV={venv}")[0] == chosen.replace("torch-cuda12", "torch-cuda12,dev")
     assert make("env", f"VENV={venv}", "EXTRAS=jax,torch")[0].split()[3:] == ["jax,torch"]
     # On a node without a network, nothing is installed.
-    assert make("gpu-check", f"VENV={venv}") == [f"{venv}/bin/python main.py gpu-check"]
+    assert make("gpu-check", f"VENV={venv}") == [f"tests/gpu/check.sh {venv}/bin/python results/gpu-check"]
 
 
 def test_the_cuda_of_the_driver_is_chosen(tmp_path: Path) -> None:

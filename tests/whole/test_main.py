@@ -70,7 +70,7 @@ def test_help_teaches() -> None:
     assert len(lines) <= 51 and max(map(len, lines)) <= 80
     places = [text.index(words) for words in ("use cases:", "examples:", "commands (", "--benchmark NAME  ")]
     assert places == sorted(places)
-    for command in ("status", "report", "data", "doctor", "cancel", "pack", "gpu-check", "wandb", "calibrate"):
+    for command in ("status", "report", "data", "doctor", "check", "calibrate"):
         assert re.search(rf"^  {command} +\w", text, re.MULTILINE)
         assert max(map(len, call(command, "--help").stdout.splitlines())) <= 80
     everything = call("--help-all").stdout
@@ -101,6 +101,8 @@ def test_answers_at_once(words: str, packages: set[str]) -> None:
         (["status", "--wacth"], "main.py status: --wacth: there is no such flag; did you mean --watch?"),
         (["sttus"], "sttus: there is no such command; valid: status, report, data, doctor, "),
         (["--wait", "status"], "status: a command comes first: python main.py status ..."),
+        (["--wait", "cancel"], "cancel: this command was removed. Use `python main.py status --cancel`."),
+        (["status", "--cancel", "--watch"], "--cancel ends the jobs that --watch follows; give one of the two"),
         (["--executor", "slrum"], "valid: auto, slurm, local; did you mean slurm?"),
         (["--use_case", "3a"], "3a: use cases are called by their number or name, such as 3 or train"),
     ],
@@ -166,10 +168,9 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path) -> None:
 
 
 def test_dry_run_of_one_framework(copy: Path, dry_run: Callable[..., str]) -> None:
-    text = dry_run("--verbose", "--framework", "torch", without_slurm=True)
+    text = dry_run("--framework", "torch", without_slurm=True)
     assert re.search(r"^mnist train \(torch only\) +any   1x1x1x1x2  2 \+ 24  ", text, re.MULTILINE)
-    script = re.escape(str(copy / "slurm_scripts" / "torch_mnist_1.sh"))
-    assert re.search(rf"^sbatch --output=\S+/%j_0_log\.out .*'{script}' slurm ", text, re.MULTILINE)
+    assert (copy / "slurm_scripts" / "torch_mnist_1.sh").exists()
 
 
 def test_the_pairing_of_the_file_and_of_the_flag_that_overrides_it(config: Path, dry_run: Callable[..., str]) -> None:
@@ -180,15 +181,10 @@ def test_the_pairing_of_the_file_and_of_the_flag_that_overrides_it(config: Path,
     assert "JAX and PyTorch run one after the other." in dry_run("--executor", "slurm", "--pairing", "together")
 
 
-def test_dry_run_for_this_machine(copy: Path, tmp_path: Path, dry_run: Callable[..., str]) -> None:
-    """Of a pair, which takes turns on a CPU; of one framework; and by the project's own experiments.yaml."""
-    text = dry_run("--executor", "local", "--verbose", CUDA_VISIBLE_DEVICES="")
+def test_dry_run_for_this_machine(copy: Path, dry_run: Callable[..., str]) -> None:
+    """Of a pair, which takes turns on a CPU; and by the project's own experiments.yaml."""
+    dry_run("--executor", "local", CUDA_VISIBLE_DEVICES="")
     assert " --interleaved" in (copy / "slurm_scripts" / "pair_mnist_1.sh").read_text()
-    assert re.search(r"bash '.*/pair_mnist_1\.sh' --results \S+ --job-folder \S+/pair_mnist_1-\S+", text)
-    text = dry_run("--executor", "local", "--verbose", "--framework", "jax")
-    flags = f"--results {tmp_path}/results --job-folder {tmp_path}/results/jobs/any/jax_mnist_1-"
-    assert f"\nbash '{copy}/slurm_scripts/jax_mnist_1.sh' {flags}" in text
-    assert complaint("--verbose") == "--verbose goes with --dry-run, which lists what would be measured\n"
     words = ("--config", REPOSITORY / "experiments.yaml", "--benchmark", "mnist", "--use_case", "1", "--executor")
     here, on_slurm = (dry_run(*words, executor, CUDA_VISIBLE_DEVICES="") for executor in ("local", "slurm"))
     assert "JAX and PyTorch run in turns, block by block." in here
@@ -200,12 +196,12 @@ def test_results_that_are_empty_or_no_folder(config: Path, tmp_path: Path, capsy
     mine, nowhere = tmp_path / "notes.csv", tmp_path / "nowhere"
     mine.write_text("mine")
     assert "cannot be read: Not a directory" in complaint("--config", config, "--results", mine / "results")
-    nothing = {"status": "no job in", "cancel": "no job of", "report": "Measure first: python main.py"}
+    nothing = {"status": "no job in", "status --cancel": "no job of", "report": "Measure first: python main.py"}
     for command, words in nothing.items():
-        assert main([command, "--results", str(tmp_path)]) == int(command == "report")
+        assert main([*command.split(), "--results", str(tmp_path)]) == int(command == "report")
         assert words in " ".join(capsys.readouterr().out.split())
         for wrong, why in ((mine, "is not a folder"), (nowhere, "there is no such folder")):
-            assert main([command, "--results", str(wrong)]) == 2
+            assert main([*command.split(), "--results", str(wrong)]) == 2
             said = capsys.readouterr().err
             assert str(wrong) in said and why in said
     assert mine.read_text() == "mine"

@@ -33,11 +33,9 @@ def _constants() -> dict[str, NDArray[np.float32]]:
     return {"mean": np.array(MEAN, np.float32), "std": np.array(STD, np.float32)}
 
 
-def _read_imagenet100(originals: Path, images_per_class: int | None = None) -> Incoming:
+def _read_imagenet100(originals: Path) -> Incoming:
     """An ImageNet folder, or a link to one."""
-    return read_image_folder(
-        originals, CMC, size=STORED_SIZE, constants=_constants(), images_per_class=images_per_class
-    )
+    return read_image_folder(originals, CMC, size=STORED_SIZE, constants=_constants())
 
 
 def _sample_imagenet100() -> Dataset:
@@ -117,7 +115,6 @@ BENCHMARK = Benchmark(
         sample_source="generated class-dependent images of 256 x 256",
         needs_torchvision=False,
         by_hand=True,
-        read_part=_read_imagenet100,
     ),
     classes=CMC,
     sizes=Sizes,

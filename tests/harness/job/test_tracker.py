@@ -26,7 +26,6 @@ from harness.job.tracker import (
     open_tracker,
     row_of,
 )
-from harness.packs import record_paths
 from harness.paths import Results
 from harness.plan import FRAMEWORKS, Cell, Framework, Measurement, MeasurementSettings, WandbSettings
 from harness.results.record import Outcome, Record
@@ -34,6 +33,7 @@ from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.reading import read_records
 from pipeline.report.terminal import null_console
 from tests.made.patience import patience, slowdown, wait_until
+from tests.made.processes import run_python
 from tests.made.project import make_behaving_project
 from tests.made.records import bare_record
 from tests.made.report_records import record
@@ -245,6 +245,17 @@ def test_online_run_arrives_at_the_server(server: WandbServer, tmp_path: Path) -
     assert (alert["runName"], alert["title"], alert["severity"]) == (run_id, "failed", "ERROR")
 
 
+def test_the_clients_own_command_uploads_what_was_kept_offline(server: WandbServer, tmp_path: Path) -> None:
+    for framework in FRAMEWORKS:
+        tracker = a_tracker(tmp_path, online=False)
+        measure(tracker, a_measurement(framework))
+        finish(tracker)
+    done = run_python("-m", "wandb", "sync", "--include-online", "--yes", cwd=tmp_path / "results")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(run_id.partition("-offline-")[0] for run_id in server.runs) == [f"jax-{JOB}", f"torch-{JOB}"]
+    assert all(run.complete and run.summary["measurement/index"] == 1 for run in server.runs.values())
+
+
 def test_each_node_of_a_fleet_has_an_artifact_of_its_own(tmp_path: Path) -> None:
     """Else the last node's would be the newest version of all; fetched into one folder, `report --fleet` reads them."""
     cell = a_measurement().cell
@@ -320,7 +331,7 @@ def test_both_frameworks_of_a_real_job(server: WandbServer, tmp_path: Path) -> N
         for name, content in server.artifacts[f"records-any-mnist_1-{framework}"].items():
             (fetched.root / name).parent.mkdir(parents=True, exist_ok=True)
             (fetched.root / name).write_bytes(content)
-    found = read_records(record_paths(fetched.records()))
+    found = read_records(sorted(fetched.records().rglob("*.json")))
     made = {one.measurement_id for one in project.records()}
     assert found.refused == () and len(found.records) == 12 and {one.measurement_id for one in found.records} == made
     of_original, of_fetched = (csv_of_report(one) for one in (project.results, fetched))
@@ -414,7 +425,7 @@ def test_a_server_lost_in_the_middle(server: WandbServer, tmp_path: Path) -> Non
     server.stop()
     measure(tracker, measurement)  # and nothing that is measured waits for it
     finish(tracker)  # finish_timeout_s is 3
-    assert "`main.py wandb sync` uploads it later" in tracker.message
+    assert "`wandb sync --include-online` uploads it later" in tracker.message
     assert [history(run) for run in offline_runs(tmp_path)] == [[(1, 2.25), (2, 1.5)]]
 
 

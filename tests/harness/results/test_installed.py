@@ -66,7 +66,7 @@ def test_a_lock_has_an_exact_version_of_all_that_the_project_needs(path: Path) -
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras = {"cpu": ["jax", "torch"], "cuda13": ["cuda13", "torch"], "cuda12": ["cuda12", "torch-cuda12"]}[kind]
     needed = [*project["dependencies"]]
-    for extra in [*extras, "dev", "workspace"]:
+    for extra in [*extras, "dev"]:
         needed += project["optional-dependencies"][extra]
     for requirement in map(Requirement, needed):
         if requirement.marker is None or requirement.marker.evaluate({"python_version": f"3.{python[3:]}"}):

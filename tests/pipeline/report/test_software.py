@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.packs import record_paths, record_text
+from harness.files import read_json
 from harness.paths import PUBLISHED, Results
 from harness.results.record import Record
 from pipeline.report import command
@@ -117,8 +117,8 @@ def published_as(folder: Path, **packages: str) -> Results:
     results = Results(root=folder)
     for cell in ("mnist_5", "text_1"):
         shutil.copytree(PUBLISHED / "cpu-2-cores/records/any" / cell, results.records() / "any" / cell)
-    for path in record_paths(results.records()):
-        content = json.loads(record_text(path))
+    for path in sorted(results.records().rglob("*.json")):
+        content = json.loads(read_json(path))
         environment = content["environment"]
         environment["packages"] |= packages
         environment["lock"]["sha256"] = sha256(json.dumps(packages).encode()).hexdigest()[:16]

@@ -372,7 +372,7 @@ def test_ctrl_c_leaves_the_jobs_and_says_how_to_go_on(
     assert follow([folder], project.results) == 130
     out = capsys.readouterr().out
     assert f"python main.py status --watch --results {project.results.root}" in out
-    assert f"python main.py cancel --results {project.results.root}" in out
+    assert f"python main.py status --cancel --results {project.results.root}" in out
     assert command("status", Results(root=REPOSITORY / "results")) == "python main.py status"
 
 
