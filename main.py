@@ -292,13 +292,6 @@ def run_parser() -> Parser:
         help="share out the rows over jobs that hold N GPUs together, so that the longest job is short (default: one "
         "job for each benchmark and use case)",
     )
-    parser.add_argument(
-        "--fleet",
-        type=node_count,
-        metavar="N",
-        help="measure all of it on each of N nodes, by one job of each cell on each, however many GPUs it has, so that "
-        "`report --fleet` can compare the cards; the records are in fleet/NODE of the results",
-    )
     parser.in_group("files")
     add_config_flag(parser)
     add_results_flag(parser)
@@ -339,11 +332,6 @@ def status_command(arguments: argparse.Namespace) -> int:
 def report_parser() -> Parser:
     parser = Parser("main.py report", REPORT_DESCRIPTION)
     parser.switch("--details", "also show the tables of every execution mode here, as the page does")
-    parser.switch(
-        "--fleet",
-        "compare the cards that `main.py --fleet N` has measured, instead: how far they are apart, beside how far "
-        "replicates on one card are, and which is the slowest",
-    )
     parser.switch("--png", "also draw each figure as PNG")
     parser.switch(
         "--trace",
@@ -398,8 +386,6 @@ def report_command(arguments: argparse.Namespace) -> int:
     first, *others = [read_results_that_exist(argparse.Namespace(results=one)) for one in arguments.results]
     if (arguments.publish or arguments.update_readme) and (others or arguments.baseline):
         raise ProjectError("--publish and --update-readme: take the records of one results folder, without --baseline")
-    if arguments.fleet and (others or arguments.baseline or arguments.publish or arguments.update_readme):
-        raise ProjectError("--fleet: takes one results folder, without --baseline, --publish and --update-readme")
     if arguments.fail_above is not None and arguments.baseline is None:
         raise ProjectError("--fail-above: goes with --baseline, which names what to compare with")
     options = command.ReportOptions(
@@ -414,7 +400,6 @@ def report_command(arguments: argparse.Namespace) -> int:
         beside=tuple(others),
         baseline=baseline_of(arguments.baseline),
         fail_above=arguments.fail_above,
-        fleet=arguments.fleet,
     )
     if arguments.publish is not None:
         from pipeline.report.publish import publish
@@ -985,7 +970,6 @@ def use_case(text: str) -> int | str:
 
 
 gpu_count = whole_number("a number of GPUs, 1 or more", least=1)
-node_count = whole_number("a number of nodes, 2 or more", least=2)
 
 
 def percentage(text: str) -> float:
@@ -1061,7 +1045,6 @@ def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
         why=getattr(arguments, "why", False),
         verbose=arguments.verbose,
         spread=getattr(arguments, "spread", None),
-        fleet=getattr(arguments, "fleet", None),
     )
 
 

@@ -57,34 +57,6 @@ class Results:
         """The records of `main.py ceilings`: what each framework reached on a device at most."""
         return self.root / "ceilings"
 
-    def of_node(self, node: str) -> "Results":
-        """What `--fleet` measures on one node, beside that of the others."""
-        return Results(root=self.root / "fleet" / node)
-
-    @property
-    def place(self) -> str | None:
-        """The node of `--fleet` whose results these are, or `alone`; None for all others."""
-        is_alone = self.root.name == "alone" and (self.root.parent / "jobs").is_dir()
-        return self.root.name if is_alone or self.root.parent.name == "fleet" else None
-
-    @property
-    def outermost(self) -> Path:
-        """The folder in which these lie, where they have a `place`; else their own."""
-        return self.root if self.place is None else self.root.parent if self.place == "alone" else self.root.parents[1]
-
-    def fleet(self) -> list["Results"]:
-        """Of each node on which `--fleet` has measured."""
-        return [Results(root=folder) for folder in sorted((self.root / "fleet").glob("*/"))]
-
-    @property
-    def alone(self) -> "Results":
-        """What was measured beside others on one node, once more without neighbours."""
-        return Results(root=self.root / "alone")
-
-    def with_places(self) -> list["Results"]:
-        """These, and all that have a `place` in them."""
-        return [self, *([self.alone] if self.alone.root.is_dir() else []), *self.fleet()]
-
     def new_ceilings(self, framework: str) -> Path:
         return self.ceilings / f"{framework}-{timestamp()}.json"
 
@@ -161,9 +133,9 @@ class Results:
         return JobFolder(root=self.jobs / f"{pair if isinstance(pair, str) else pair.name}-{timestamp()}")
 
     def job_folders(self) -> list["JobFolder"]:
-        """All jobs ever submitted or started by hand, oldest first; those of `--fleet` and those measured alone too."""
-        plans = [plan for one in self.with_places() for plan in one.jobs.glob("*/*/plan.json")]
-        return sorted((JobFolder(root=p.parent) for p in plans), key=lambda folder: folder.stamp)
+        """Return the folders of all jobs that were ever submitted or started by hand, oldest first."""
+        plans = self.jobs.glob("*/*/plan.json")
+        return sorted((JobFolder(root=plan.parent) for plan in plans), key=lambda folder: folder.stamp)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,16 +153,6 @@ class JobFolder:
     def results(self) -> Results:
         """`results/jobs/<gpu>/<job>` belongs to `results`."""
         return Results(root=self.root.parents[2])
-
-    @property
-    def place(self) -> str | None:
-        """As that of its results."""
-        return self.results.place
-
-    @property
-    def pair_name(self) -> str:
-        """`any/pair_cifar10_3`"""
-        return f"{self.root.parent.name}/{self.name.removesuffix(f'-{self.stamp}')}"
 
     @property
     def stamp(self) -> str:

@@ -44,8 +44,6 @@ class JobFlags:
     """With `dry_run`: also the line that would submit each job."""
     spread: int | None = None
     """Over how many GPUs all jobs together are spread; None: one job for each cell."""
-    fleet: int | None = None
-    """On how many nodes all of it is measured, on each for itself; None: wherever Slurm likes."""
 
 
 def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseline: bool) -> int:
@@ -183,10 +181,6 @@ def hand_over(
     from pipeline.submission.whole_nodes import whole_nodes
 
     results = flags.results
-    if flags.fleet is not None and (flags.spread is not None or flags.executor == "local"):
-        raise ConfigError(
-            "--fleet measures the same on several nodes of a cluster: not with --spread or --executor local"
-        )
     if config.profile:
         print(f"Cluster {config.profile}: {config.site_file} over {config.file}")
     require_writable(results)
@@ -201,7 +195,7 @@ def hand_over(
                 in_use = sum(pair.cell.devices for pair in pairs)
                 print(f"--spread {flags.spread}: nothing is cut further: {len(pairs)} jobs, on {in_use} GPUs at once")
         jobs = [QueueJob.of(pair) for pair in pairs]
-        if config.cluster.whole_nodes and flags.fleet is None and goes_to_slurm(flags.executor):
+        if config.cluster.whole_nodes and goes_to_slurm(flags.executor):
             jobs = whole_nodes(pairs, config, flags.spread)
         for line in foreseen(pairs, results):
             print(line)
@@ -210,11 +204,6 @@ def hand_over(
                 if len(pair.jobs) > 1 and (reason := pair.why_not_interleaved):
                     print(wrapped(f"Not interleaved but together: {pair.cell.name}: {reason}"))
         scripts = write_scripts(jobs, config, config_path=flags.config, results=results.root)
-        if flags.fleet is not None:
-            from pipeline.submission.fleet import fleet_in_words, fleet_of
-
-            jobs = fleet_of(jobs, flags.fleet, config, results)
-            print(wrapped(fleet_in_words([*dict.fromkeys(job.node for job in jobs if job.node)], results)))
         if flags.dry_run:
             return print_dry_run(
                 jobs,
@@ -235,10 +224,9 @@ def hand_over(
     folders = submit(jobs, config, scripts, executor=executor, results=results)
     if flags.wait:
         from pipeline.report.command import make_page
-        from pipeline.report.fleet import print_fleet
 
         status = follow(folders, results)
-        print_fleet(results) if flags.fleet else conclude(results)
+        conclude(results)
         if status != INTERRUPTED and (page := make_page(results)):
             print(f"\nThe report, a page for your browser:\n{page}")
         return status

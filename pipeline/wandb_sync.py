@@ -36,12 +36,10 @@ def sync(
     from rich.console import Console
 
     console = console or Console()
-    folders = [one.wandb / "wandb" for one in results.with_places()]
-    waiting = {name: parts for folder in folders for name, parts in to_upload(folder).items()}
+    folder = results.wandb / "wandb"
+    waiting = to_upload(folder)
     show = partial(console.print, soft_wrap=True, highlight=False, markup=False)
-    above = dict.fromkeys(folder.relative_to(results.root).parts[0] for folder in folders[1:])
-    beside = f", and from what is in {' and '.join(above)} beside it" if above else ""
-    show(f"{len(waiting)} run{'' if len(waiting) == 1 else 's'} to upload from {folders[0]}{beside}")
+    show(f"{len(waiting)} run{'' if len(waiting) == 1 else 's'} to upload from {folder}")
     if dry_run:
         for name in waiting:
             show(f"  {name}")

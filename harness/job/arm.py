@@ -19,7 +19,6 @@ from harness.job.ranks import RanksReport
 from harness.job.staging import Staged
 from harness.job.steps import Candidate
 from harness.job.tracker import Alert, Tracker, open_tracker
-from harness.job.turn import neighbours
 from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results
@@ -311,7 +310,7 @@ class Arm:
 
     def begin(self, measurement: Measurement) -> Attempt:
         path = self._results.new_record(measurement)
-        self._environment |= {"load_average": load_average(), "neighbours": neighbours()}
+        self._environment["load_average"] = load_average()
         self.tracker.begin(measurement, self._environment)
         task = ChildTask(
             measurement=measurement,
@@ -340,7 +339,6 @@ class Arm:
                 result = with_warm_start(result, start_twice(attempt.task, attempt.log, self._work))
         finally:  # also where a signal ends the job meanwhile: what was measured is recorded
             environment = self._environment | report.environment
-            environment["neighbours"] = max(environment["neighbours"], neighbours())
             if pairing is not None:
                 environment["pairing"] = environment["pairing"] | pairing
             record = Record(

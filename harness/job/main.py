@@ -74,7 +74,7 @@ def pass_on(stopped: Stopped) -> None:
 def _run_job(framework: Framework | None, parsed: argparse.Namespace) -> int:
     try:
         require_place(Results(root=parsed.results.resolve()), found_fakes())
-        if len(parsed.job_folder or parsed.plan) > 1 or parsed.alone is not None or parsed.lanes:
+        if len(parsed.job_folder or parsed.plan) > 1 or parsed.lanes:
             return _run_side_by_side(parsed)
         pair, folder, results = _plan_of(framework, parsed)
         source = benchmark(pair.cell.benchmark).data
@@ -91,12 +91,7 @@ def _run_side_by_side(parsed: argparse.Namespace) -> int:
     results = Results(root=parsed.results.resolve())
     folders = [JobFolder(root=path.resolve()) for path in parsed.job_folder]
     folders = folders or [_folder_for(read_plan(path), results) for path in parsed.plan]
-    alone = None
-    if parsed.alone is not None:
-        alone = JobFolder(root=parsed.alone.resolve())
-        if parsed.alone.is_file():
-            alone = _folder_for(read_plan(parsed.alone), results.alone)
-    return measure_side_by_side(folders, alone)
+    return measure_side_by_side(folders)
 
 
 def _folder_for(pair: Pair, results: Results) -> JobFolder:
@@ -236,17 +231,15 @@ def _parse_arguments(framework: Framework | None, arguments: list[str] | None) -
     each: dict[str, Any] = {"action": "append", "default": [], "type": Path}
     parser.add_argument("--job-folder", **each, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
     parser.add_argument("--plan", **each, metavar="FILE", help="run this plan; several run at once, on a GPU each")
-    parser.set_defaults(interleaved=False, alone=None, lanes=False)
+    parser.set_defaults(interleaved=False, lanes=False)
     if framework is None:
-        what = "run this plan once more after the others, without them"
-        parser.add_argument("--alone", type=Path, metavar="FILE", help=what)
         what = "a GPU and the CPUs near it for each plan, as with several, also where there is one"
         parser.add_argument("--lanes", action="store_true", help=what)
         parser.add_argument("--interleaved", action="store_true", help="their processes take turns, block by block")
     parser.add_argument("--rank", type=rank_place, metavar="N", help=argparse.SUPPRESS)
     parsed = parser.parse_args(arguments)
     is_cell = parsed.benchmark is not None and parsed.use_case is not None
-    if not (is_cell or parsed.job_folder or parsed.plan or parsed.alone or parsed.rank is not None):
+    if not (is_cell or parsed.job_folder or parsed.plan or parsed.rank is not None):
         parser.error("--benchmark and --use_case are needed, such as --benchmark cifar10 --use_case 3")
     return parsed
 

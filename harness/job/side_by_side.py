@@ -1,9 +1,9 @@
 """Several jobs at once on one node, each with a GPU of its own and its share of the CPUs that are near it.
 
-    python -m harness.job --plan A.json --plan B.json --alone B.json
+    python -m harness.job --plan A.json --plan B.json
 
 Each is a process like that of any other job, with a job folder of its own; more jobs than GPUs wait for one that is
-free. The one of `--alone` is measured once more, without neighbours, when the others are over.
+free.
 """
 
 import os
@@ -107,7 +107,7 @@ def take_lane() -> bool:
     return True
 
 
-def measure_side_by_side(folders: Sequence[JobFolder], alone: JobFolder | None) -> int:
+def measure_side_by_side(folders: Sequence[JobFolder]) -> int:
     """Run all jobs to their ends. Returns 0, or 1 where one of them failed: that costs no other.
 
     Raises:
@@ -123,15 +123,8 @@ def measure_side_by_side(folders: Sequence[JobFolder], alone: JobFolder | None) 
     _say(f"{len(folders)} jobs on {len(lanes)} GPUs: " + "; ".join(one.variables[LANE] for one in lanes))
     for folder in folders:
         _note_wait(folder, "a GPU of its node")
-    if alone is not None:
-        _note_wait(alone, "the other jobs on its node, as it is measured alone")
     with stop_on_signal(), _machine(), _Running() as running:
-        status = running.all_of(folders, lanes)
-        if alone is not None:
-            # On the card on which the same was measured beside others, as far as this run knows.
-            lane = running.lanes.get(alone.pair_name, lanes[0])
-            status = max(status, running.all_of([alone], [lane]))
-    return status
+        return running.all_of(folders, lanes)
 
 
 @contextmanager
@@ -150,8 +143,6 @@ class _Running:
 
     def __init__(self) -> None:
         self._processes: dict[Lane, tuple[JobFolder, subprocess.Popen[bytes]]] = {}
-        self.lanes: dict[str, Lane] = {}
-        """On which each job has run."""
 
     def __enter__(self) -> "_Running":
         return self
@@ -192,7 +183,6 @@ class _Running:
         return status
 
     def _start(self, folder: JobFolder, lane: Lane) -> None:
-        self.lanes[folder.pair_name] = lane
         with suppress(OSError):
             folder.waits_for.unlink(missing_ok=True)
         log = folder.root / f"{os.environ.get('SLURM_JOB_ID', os.getpid())}_0_log.err"

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 
 from harness.errors import ProjectError
 from harness.job.slurm_step import LANE
-from harness.locks import hold, holding_processes, machine_lock, take_for_life
+from harness.locks import hold, machine_lock, take_for_life
 from harness.measure.gpu import open_gpu, visible_gpu_count
 
 MACHINE = "machine"
@@ -83,13 +83,6 @@ def turn(*, tell: Callable[[str], None], warn: Callable[[str], None]) -> Iterato
             except OSError as error:
                 warn(f"warning: no lock on this machine, so another run would not wait for this one: {error}")
         yield
-
-
-def neighbours() -> int:
-    """How many other jobs measure on this machine now, each on devices of its own; as far as the kernel tells."""
-    own = {machine_lock(f"turn-{device}") for device in (MACHINE, *devices())}
-    locks = set(machine_lock("turn-").parent.glob("turn-*")) - own
-    return len({pid for lock in locks for pid in holding_processes(lock)})
 
 
 def keep_busy() -> None:

@@ -70,7 +70,6 @@ def page_html(
     now: datetime | None = None,
     *,
     traces: Mapping[str, str] | None = None,
-    neighbours: Sequence[Table] = (),
 ) -> str:
     """
     Args:
@@ -79,7 +78,6 @@ def page_html(
         source: the folder of the records.
         calibrated: what is known of the verdicts on each device.
         traces: by the name of an explanation's timeline, where its trace is.
-        neighbours: the table of neighbours.py, where there is one.
     """
     from markupsafe import Markup
 
@@ -96,7 +94,7 @@ def page_html(
         measured=measured_sentence(records),
         places=places,
         place_ids={place.setup: place.id for place in places},
-        tables=[*report_tables(compared, neighbours), environments_table(records)],
+        tables=[*report_tables(compared), environments_table(records)],
         overall=overall,
         filters=_filters(places),
         left_out=left_out_lines(records),

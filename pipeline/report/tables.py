@@ -238,11 +238,7 @@ def sides_table(section: Section) -> Table:
     )
 
 
-def report_tables(compared: Sequence[Section], neighbours: Sequence[Table] = ()) -> list[Table]:
-    """`neighbours`: that table, where there is one."""
-    found = (
-        scaling_over_devices(compared),
-        *neighbours,
-        ceilings_table(ceilings_of(compared)),
-    )
+def report_tables(compared: Sequence[Section]) -> list[Table]:
+    """Return the tables over all sections that have a line."""
+    found = (scaling_over_devices(compared), ceilings_table(ceilings_of(compared)))
     return [table for table in found if table.lines]

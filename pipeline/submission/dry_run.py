@@ -77,7 +77,7 @@ def print_dry_run(
     """
     pairs = pairs_of(jobs)
     scheduler = "local" if executor == "local" else "slurm"
-    estimates = estimates_of(pairs, jobs[0].results(results), scheduler)
+    estimates = estimates_of(pairs, results, scheduler)
     axes = [axes_of(pair) for pair in pairs]
     lines = [*_table(pairs, axes, estimates), "", *map(wrapped, _about_table(pairs))]
     if len(pairs) <= MOST_IN_FULL:
@@ -109,12 +109,12 @@ def command_that_submits(words: Sequence[str]) -> str:
 
 def submission_command(job: QueueJob, scripts: Mapping[str, Path], results: Results, executor: str) -> list[str]:
     """Of sbatch, or what the local queue starts."""
-    folder = job.results(results).new_job_folder(job.name)
+    folder = results.new_job_folder(job.name)
     if executor == "local":
         return ["bash", str(scripts[job.name]), *job_arguments(results, [folder])]
     from pipeline.submission.slurm import sbatch_command
 
-    return sbatch_command(scripts[job.name], folder.root, node=job.node)
+    return sbatch_command(scripts[job.name], folder.root)
 
 
 def _table(pairs: Sequence[Pair], axes: Sequence[Axes], estimates: Sequence[Estimate]) -> Iterator[str]:

@@ -60,8 +60,6 @@ def render_node(
     cell = job.pairs[0].cell.model_copy(update={"devices": job.gpus, "nodes": 1})
     plans = [word for pair in job.pairs for word in ("--plan", str(plan_path(pair, repository)))]
     arguments = ["--lanes", *plans]
-    if job.alone is not None:
-        arguments += ["--alone", str(plan_path(job.alone, repository))]
     header = header_variables(job.name, cell, config, results=results)
     whole: dict[str, Any] = {"memory_gb": 0, "cpus_of_job": header["cpus_per_task"] * job.gpus}
     whole["sbatch_options"] = tuple(dict.fromkeys((*header["sbatch_options"], "--exclusive")))

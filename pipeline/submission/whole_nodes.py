@@ -46,9 +46,7 @@ def whole_nodes(pairs: Sequence[Pair], config: Config, spread_over: int | None) 
         for place in range(0, len(of_kind), per_node):
             group = tuple(of_kind[place : place + per_node])
             number += 1
-            # Of the first node of a kind, the shortest. What neighbours cost cannot be seen where there are none.
-            alone = group[-1] if place == 0 and len(group) > 1 else None
-            jobs.append(QueueJob(name=f"{gpu}/node_{number}", pairs=group, gpus=per_node, alone=alone))
+            jobs.append(QueueJob(name=f"{gpu}/node_{number}", pairs=group, gpus=per_node))
     return jobs
 
 
@@ -56,16 +54,12 @@ def whole_nodes_in_words(jobs: Sequence[QueueJob], estimates: Mapping[str, Estim
     """`estimates`: by the names of the pairs."""
 
     def most_s(job: QueueJob) -> float:
-        times_s = [estimates[pair.name].most_seconds for pair in job.pairs]
-        alone_s = estimates[job.alone.name].most_seconds if job.alone and job.alone.name in estimates else 0.0
-        return max(times_s, default=0.0) + alone_s
+        return max(estimates[pair.name].most_seconds for pair in job.pairs)
 
     gpus = sorted({str(job.gpus) for job in jobs})
     count = f"{len(jobs)} job{'s, each' if len(jobs) > 1 else ''} on all {' or '.join(gpus)} GPUs"
     cells = sum(len(job.pairs) for job in jobs)
-    again = [job.alone.words for job in jobs if job.alone]
     return (
         f"Whole nodes: {count} of a node, {cells} cells or parts of cells side by side; the longest node is busy for "
         f"{in_time(max(map(most_s, jobs)))} at most."
-        + (f" Measured once more without neighbours, to see what these cost: {', '.join(again)}." if again else "")
     )

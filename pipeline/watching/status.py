@@ -68,14 +68,11 @@ def _row(state: JobState) -> tuple[str, ...]:
 
 
 def _kind(state: JobState) -> str:
-    """`quick, sample` for a smoke run, and the node of a fleet; its jobs do not hide those of a full one, or of another
-    node."""
+    """`quick, sample` for a smoke run, whose jobs do not hide those of a full one."""
     if state.pair is None:
         return ""
     plan = state.pair.jobs[0]
-    words = [*(["quick"] if plan.quick else []), *([plan.data] if plan.data != "real" else [])]
-    words += [place] if (place := state.folder.place) else []
-    return ", ".join(words)
+    return ", ".join([*(["quick"] if plan.quick else []), *([plan.data] if plan.data != "real" else [])])
 
 
 def lines(states: Sequence[JobState], ratios: Ratios = lambda _: "", *, width: int | None = None) -> list[str]:
