@@ -285,13 +285,6 @@ def run_parser() -> Parser:
         action="store_true",
         help="with --dry-run: also list what experiments.yaml names and is not measured, with the reason",
     )
-    parser.add_argument(
-        "--spread",
-        type=gpu_count,
-        metavar="N",
-        help="share out the rows over jobs that hold N GPUs together, so that the longest job is short (default: one "
-        "job for each benchmark and use case)",
-    )
     parser.in_group("files")
     add_config_flag(parser)
     add_results_flag(parser)
@@ -969,9 +962,6 @@ def use_case(text: str) -> int | str:
     return whole_number("use cases are called by their number or name, such as 3 or train")(text)
 
 
-gpu_count = whole_number("a number of GPUs, 1 or more", least=1)
-
-
 def percentage(text: str) -> float:
     """0.03 of `3%`, `3 %` or `3`."""
     digits = text.removesuffix("%").strip()
@@ -1044,7 +1034,6 @@ def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
         wait=arguments.wait,
         why=getattr(arguments, "why", False),
         verbose=arguments.verbose,
-        spread=getattr(arguments, "spread", None),
     )
 
 

@@ -129,7 +129,7 @@ class Results:
         return record.with_name(f"{record.stem}{TIMELINE_ENDING}")
 
     def new_job_folder(self, pair: Pair | str) -> "JobFolder":
-        """Of a pair, or by the name of a job that has several (pipeline/submission/whole_nodes.py)."""
+        """Return a new name for the folder of a pair's job, or, by its name, of a job that has a whole node."""
         return JobFolder(root=self.jobs / f"{pair if isinstance(pair, str) else pair.name}-{timestamp()}")
 
     def job_folders(self) -> list["JobFolder"]:
@@ -189,8 +189,13 @@ class JobFolder:
 
     @property
     def waits_for(self) -> Path:
-        """What the job waits for, in words: in its local queue, or on a node that it shares; there only meanwhile."""
+        """What the job waits for in its local queue, in words; there only meanwhile."""
         return self.root / "waits_for"
+
+    @property
+    def cells(self) -> Path:
+        """Folders of the jobs that share this job's whole node, one a line."""
+        return self.root / "cells"
 
     @property
     def cancelled(self) -> Path:

@@ -42,8 +42,6 @@ class JobFlags:
     """With `dry_run`: list what is left out, too."""
     verbose: bool = False
     """With `dry_run`: also the line that would submit each job."""
-    spread: int | None = None
-    """Over how many GPUs all jobs together are spread; None: one job for each cell."""
 
 
 def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseline: bool) -> int:
@@ -177,7 +175,6 @@ def hand_over(
     from pipeline.submission.dry_run import print_dry_run
     from pipeline.submission.queue_job import QueueJob, paired
     from pipeline.submission.render import write_scripts
-    from pipeline.submission.spread import spread
     from pipeline.submission.whole_nodes import whole_nodes
 
     results = flags.results
@@ -189,14 +186,9 @@ def hand_over(
     with without_collector():
         is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)
         pairs = [paired(pair, pairing, is_on_cpu=is_on_cpu) for pair in pairs]
-        if flags.spread is not None:
-            pairs = spread(pairs, flags.spread, config.cluster.max_parallel_jobs)
-            if not any(pair.part for pair in pairs):
-                in_use = sum(pair.cell.devices for pair in pairs)
-                print(f"--spread {flags.spread}: nothing is cut further: {len(pairs)} jobs, on {in_use} GPUs at once")
         jobs = [QueueJob.of(pair) for pair in pairs]
         if config.cluster.whole_nodes and goes_to_slurm(flags.executor):
-            jobs = whole_nodes(pairs, config, flags.spread)
+            jobs = whole_nodes(pairs, config)
         for line in foreseen(pairs, results):
             print(line)
         if pairing == "interleaved":
@@ -219,8 +211,6 @@ def hand_over(
     from pipeline.watching.follow import INTERRUPTED, follow
 
     executor = choose_executor(flags.executor)
-    if flags.spread is not None and executor == "local":
-        raise ConfigError("--spread shares work out over a cluster; on this machine one job runs after the other")
     folders = submit(jobs, config, scripts, executor=executor, results=results)
     if flags.wait:
         from pipeline.report.command import make_page

@@ -16,13 +16,12 @@ from harness.job.launch import describe_container
 from harness.job.parity_run import ParityRun
 from harness.job.progress import Heartbeat, Teller
 from harness.job.ranks import RanksReport
-from harness.job.staging import Staged
 from harness.job.steps import Candidate
 from harness.job.tracker import Alert, Tracker, open_tracker
 from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results
-from harness.plan import JobPlan, Launch, Measurement
+from harness.plan import JobPlan, Measurement
 from harness.results.environment import load_average
 from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.flags import quality_flags
@@ -122,12 +121,6 @@ class Arm:
     def open(self) -> None:
         if not self._is_on_fake:
             self.tracker = open_tracker(self.plan.wandb, self._results, self._inputs.folder.name)
-
-    def use(self, found: Mapping[Launch, Staged]) -> None:
-        """From now on start from the copy of the environment, where there is one."""
-        if (own := found.get(self.plan.launch)) is not None:
-            self.children.launch = own.launch
-            self._environment["staged"] = own.description
 
     def finish(self, alerts: Sequence[Alert]) -> None:
         """Nothing is left to be measured."""

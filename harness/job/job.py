@@ -19,7 +19,6 @@ from harness.job.cut_offs import LAST_AFTER, CutOffs
 from harness.job.interleaved import work_in_turns
 from harness.job.model_gate import Verdict, judge_models
 from harness.job.progress import Heartbeat, Teller, campaign_ended
-from harness.job.staging import staged
 from harness.job.steps import Step, counterparts, first_ratio, in_turn, planted_partners, screenings
 from harness.job.tracker import Alert, WandbTracker
 from harness.job.turn import turn
@@ -111,11 +110,7 @@ class Job:
         self.progress.current = "its turn"
         self._teller.beat()
         try:
-            launches = [plan.launch for plan in self._pair.jobs]
-            staging = staged(launches, self._pair.cell.nodes, say=self._teller.say, while_waiting=self._tell_of_staging)
-            with stop_on_signal(), staging as found, turn(tell=self._tell_of_wait, warn=self._teller.say):
-                for arm in self._arms.values():
-                    arm.use(found)
+            with stop_on_signal(), turn(tell=self._tell_of_wait, warn=self._teller.say):
                 for step in self._steps():
                     self._at_hand = step
                     self._measure(step)
@@ -248,10 +243,6 @@ class Job:
         self._teller.beat("stopped")
         done, total = self.progress.measurements_done, self.progress.measurements_total
         self._teller.say(f"stopped by a signal after {done} of {total}; a later run goes on here")
-
-    def _tell_of_staging(self) -> None:
-        self.progress.set_phase("unpacks the environment", None, None)
-        self._teller.when_due()
 
     def _tell_of_wait(self, words: str) -> None:
         self.progress.set_phase(words, None, None)

@@ -2,7 +2,8 @@
 
 submitit would write its own batch script. Here the rendered script of slurm_scripts/ is what Slurm gets, so that its
 #SBATCH header stays the only place where resources are written. With the arguments `slurm FOLDER` the script becomes
-submitit's worker, which reads the pickled RunJob from FOLDER and calls it: the worker is the job.
+submitit's worker, which reads the pickled RunJob from FOLDER and calls it: the worker is the job. The script of a whole
+node starts its jobs itself, as steps, and requeues itself (templates/node.sh.j2).
 
 The overridden methods are submitit's interface for plugins (abstract methods of PicklingExecutor), but they
 carry an underscore. pyproject.toml therefore pins submitit to 1.5, and test_submit.py checks that

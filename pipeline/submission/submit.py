@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,6 @@ from typing import Literal
 from harness.errors import ProjectError, RecordError, SubmissionError
 from harness.experiments.model import Config
 from harness.files import way_out, write_atomically
-from harness.job.staging import pack
 from harness.locks import hold
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import Framework, JobPlan, Pair
@@ -38,7 +37,6 @@ from pipeline.report.software import software_of
 from pipeline.submission.estimate import Estimate, estimate_in_words, estimates_of
 from pipeline.submission.queue_job import QueueJob, pairs_of
 from pipeline.submission.render import time_limits
-from pipeline.submission.spread import spread_in_words
 from pipeline.submission.whole_nodes import whole_nodes_in_words
 from pipeline.watching import slurm_states
 from pipeline.watching.jobs import LOCAL_QUEUE, JobState, Submission, is_local_queue, job_states, slurm_arguments
@@ -125,8 +123,6 @@ def time_in_words(jobs: Sequence[QueueJob], estimates: Sequence[Estimate], confi
     if of_nodes:
         by_name = {pair.name: one for pair, one in zip(pairs, estimates, strict=True)}
         how = [whole_nodes_in_words(of_nodes, by_name)]
-    elif any(pair.part for pair in pairs):
-        how = [spread_in_words(pairs, estimates)]
     return [estimate_in_words(estimates, limits, requeue=config.cluster.requeue, at_once=bool(how)), *how]
 
 
@@ -207,10 +203,9 @@ def job_that_measures(plan: JobPlan, active: Collection[JobState]) -> JobState |
     return None
 
 
-def job_arguments(results: Results, folders: Iterable[JobFolder]) -> list[str]:
-    """Of the job that runs the frozen plans in these folders."""
-    own = [word for folder in folders for word in ("--job-folder", str(folder.root.absolute()))]
-    return ["--results", str(results.root.absolute()), *own]
+def job_arguments(results: Results, folder: JobFolder) -> list[str]:
+    """Return the arguments of the job that runs the frozen plan in this folder."""
+    return ["--results", str(results.root.absolute()), "--job-folder", str(folder.root.absolute())]
 
 
 @contextmanager
@@ -279,10 +274,6 @@ def _to_slurm(
 
     if words := variables_in_words():
         print(words)
-    frameworks = (framework for job in jobs for pair in job.pairs for framework in pair.frameworks)
-    for framework in dict.fromkeys(frameworks):
-        if (launch := config.launch(framework)).stage_environment:
-            pack(launch)
     of_slurm = [one.submission for one in active if one.submission and one.submission.executor == "slurm"]
     job_ids = [*dict.fromkeys(one.job_id for one in sorted(of_slurm, key=lambda one: one.submitted_at_unix_s))]
     folders: list[JobFolder] = []
@@ -340,12 +331,13 @@ def _hand_over(
 ) -> tuple[list[JobFolder], str]:
     """The folders of its pairs, and its number. Raises SubmissionError and RecordError; then nothing is left of it."""
     plans = {results.new_job_folder(pair): pair for pair in job.pairs}
-    arguments = job_arguments(results, plans) + (["--lanes"] if job.gpus else [])
     folder = results.new_job_folder(job.name) if job.gpus else next(iter(plans))
     with _noted([folder, *plans], partial(_take_back, folder)):
         for each, pair in plans.items():
             write_plan(pair, each)
-        submission = _sbatch(folder, script, config, arguments, after)
+        if job.gpus:
+            write_atomically(folder.cells, "".join(f"{each.root}\n" for each in plans), replace=False)
+        submission = _sbatch(folder, script, config, job_arguments(results, folder), after)
         for each in plans:
             write_atomically(each.submission, submission.model_dump_json(indent=1), replace=False)
     return [*plans], submission.job_id

@@ -50,7 +50,7 @@ Ratios = Callable[[Cell], str]
 
 
 def newest(states: Iterable[JobState]) -> list[JobState]:
-    """Of jobs of the same cell or part of one, framework and kind of run only the last, and all that are not over."""
+    """Of jobs of the same cell, framework and kind of run only the last, and all that are not over."""
     last: dict[tuple[str, ...], JobState] = {}
     active = []
     for state in states:  # oldest first
@@ -64,7 +64,7 @@ def newest(states: Iterable[JobState]) -> list[JobState]:
 def _row(state: JobState) -> tuple[str, ...]:
     """Jobs with the same row repeat each other; the rows' order is that of the lines."""
     pair = state.pair
-    return (pair.cell.name, _kind(state), f"{pair.part or 0:6}", *pair.frameworks) if pair else (state.name,)
+    return (pair.cell.name, _kind(state), *pair.frameworks) if pair else (state.name,)
 
 
 def _kind(state: JobState) -> str:

@@ -213,15 +213,10 @@ def test_a_failure_names_its_cause(project: FakeProject, folder: JobFolder) -> N
     assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "cnn-b1-fp32-step.eager-r0: timeout")
 
 
-def test_a_job_that_shares_its_node_waits_there_and_fails_with_it(project: FakeProject, folder: JobFolder) -> None:
+def test_a_job_that_shares_its_node_fails_with_it(project: FakeProject, folder: JobFolder) -> None:
     """Its own log has nothing where the job of the node has not come so far."""
     node = project.results.new_job_folder("any/node_1")
     submitted(folder, command=["sbatch", "slurm", str(node.root)])
-    folder.waits_for.write_text("a GPU of its node")
-    assert verdict(project, folder, in_slurm("RUNNING")) == ("queued", "waits for a GPU of its node")
-    beat(folder, "running")
-    assert verdict(project, folder, in_slurm("RUNNING")) == ("running", None)
-    folder.heartbeat.unlink()
     node.root.mkdir(parents=True)
     (node.root / "12_0_log.err").write_text("module: not found\n")
     assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "Slurm: FAILED: module: not found")
