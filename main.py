@@ -22,7 +22,7 @@ if str(REPOSITORY) not in sys.path:  # with PYTHONSAFEPATH Python does not put i
     sys.path.insert(0, str(REPOSITORY))
 
 from harness.errors import ProjectError  # noqa: E402
-from harness.experiments.flags import add_narrowing_flags, name  # noqa: E402
+from harness.experiments.flags import add_narrowing_flags, name, name_and_value  # noqa: E402
 from harness.printable import is_one_line, printable, shortened, wrapped  # noqa: E402
 from harness.suggest import nearest  # noqa: E402
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from harness.experiments.expand import Selection
     from harness.experiments.model import Config
     from harness.paths import Results
+    from harness.plan import Pairing
     from pipeline.measure import JobFlags
 
 USAGE_ERROR = 2
@@ -258,7 +259,7 @@ def run_parser() -> Parser:
         "--benchmark, --use_case and --quick is given)",
     )
     parser.in_group("which variants")
-    add_narrowing_flags(parser.two_spellings)
+    add_narrowing_flags(parser.two_spellings, pairing=True)
     parser.in_group("how")
     parser.two_spellings(
         "--no-baseline",
@@ -292,13 +293,15 @@ def run_parser() -> Parser:
 
 
 def run_command(arguments: argparse.Namespace) -> int:
+    from harness.experiments.narrow import take_pairing
     from pipeline.measure import measure
 
     if arguments.why and not arguments.dry_run:
         raise ProjectError("--why goes with --dry-run, which lists what would be measured")
+    pairing = take_pairing(arguments)
     return measure(
         selection_of(arguments),
-        job_flags_of(arguments),
+        job_flags_of(arguments, pairing),
         preset=arguments.preset,
         baseline=not arguments.no_baseline,
     )
@@ -774,7 +777,7 @@ examples:
   python main.py calibrate --wait            20 rounds of each, then the table
   python main.py calibrate --gpu h100        on a GPU of experiments.yaml
   python main.py calibrate --rounds 40       go on to 40 rounds
-  python main.py calibrate --pairing interleaved
+  python main.py calibrate --set pairing=interleaved
   python main.py calibrate --table           what was found so far
   python main.py calibrate --publish         without names of machines
 """
@@ -789,11 +792,14 @@ def calibrate_parser() -> Parser:
     add_narrowing_flags(parser.two_spellings, settings=False)
     rounds = whole_number("a table takes 4 rounds at the least, and 1000 at the most", least=4, most=1000)
     parser.add_argument("--rounds", type=rounds, metavar="N", help="default: 20; with --quick 4")
-    add_job_flags(
-        parser,
-        help_of_pairing="together: processes of a framework one after the other; interleaved: two at once, which take "
-        "turns; auto: interleaved on a CPU, else together (default: as in experiments.yaml)",
+    parser.repeatable(
+        "--set",
+        "what is calibrated: pairing=together (processes of a framework one after the other), interleaved (two at "
+        "once, which take turns) or auto (interleaved on a CPU, else together); default: as in experiments.yaml",
+        name_and_value,
+        "pairing=KIND",
     )
+    add_job_flags(parser)
     parser.switch("--quick", "few short blocks, to see that it works")
     parser.add_argument("--data", choices=("real", "sample"), default="sample", help="default: sample")
     parser.switch("--table", "measure nothing: print what was found so far")
@@ -812,6 +818,7 @@ def calibrate_parser() -> Parser:
 
 
 def calibrate_command(arguments: argparse.Namespace) -> int:
+    from harness.experiments.narrow import take_pairing
     from pipeline.calibrate import calibrate, print_table
     from pipeline.report.calibration import update_docs
     from pipeline.report.publish import publish_calibrations
@@ -826,7 +833,9 @@ def calibrate_command(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.table:
         return print_table(read_results(arguments))
-    pairing, arguments.pairing = arguments.pairing, None
+    pairing = take_pairing(arguments)
+    if arguments.set:
+        raise ProjectError(f"--set {arguments.set[0][0]}: calibrate takes no setting but pairing")
     return calibrate(selection_of(arguments), job_flags_of(arguments), rounds=arguments.rounds, pairing=pairing)
 
 
@@ -871,13 +880,7 @@ def add_cell_flags(parser: Parser, *, gpu: str = ONLY_GPU, by_name: str = "train
     parser.repeatable("--use_case", words, use_case, "N")
 
 
-def add_job_flags(
-    parser: Parser,
-    *,
-    help_of_pairing: str = "together: processes of both frameworks of a cell one after the other; interleaved: two at "
-    "once, which take turns, block by block; auto: interleaved on a CPU, else together (default: as in "
-    "experiments.yaml)",
-) -> None:
+def add_job_flags(parser: Parser) -> None:
     """How jobs are handed over and followed."""
     parser.add_argument(
         "--executor",
@@ -894,7 +897,6 @@ def add_job_flags(
     parser.add_argument(
         "--verbose", action="store_true", help="with --dry-run: also print the line that would submit each job"
     )
-    parser.add_argument("--pairing", choices=("auto", "together", "interleaved"), help=help_of_pairing)
     parser.add_argument(
         "--wait",
         action="store_true",
@@ -1019,7 +1021,8 @@ def selection_of(arguments: argparse.Namespace) -> "Selection":
     )
 
 
-def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
+def job_flags_of(arguments: argparse.Namespace, pairing: "Pairing | None" = None) -> "JobFlags":
+    """`pairing`: None takes that of experiments.yaml."""
     from pipeline.measure import JobFlags
 
     if arguments.verbose and not arguments.dry_run:
@@ -1029,7 +1032,7 @@ def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
         profile=read_profile(arguments),
         results=read_results(arguments),
         executor=arguments.executor,
-        pairing=arguments.pairing,
+        pairing=pairing,
         dry_run=arguments.dry_run,
         wait=arguments.wait,
         why=getattr(arguments, "why", False),
