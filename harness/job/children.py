@@ -466,9 +466,8 @@ def cannot_start(error: OSError) -> str:
 
 @contextmanager
 def job_signals_blocked() -> Iterator[None]:
-    """A process that is started meanwhile keeps these signals blocked, from its first instruction on and whatever its
-    parent does with them: a rank for life, so that a measurement ends by its parent only, which kills it; a job until
-    `stop_on_signal`."""
+    """Keep these signals blocked in a process that is started meanwhile, from its first instruction on and for life,
+    whatever its parent does with them: a measurement is ended by its parent only, which kills it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, JOB_SIGNALS)
     try:
         yield

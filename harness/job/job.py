@@ -264,7 +264,6 @@ def stop_on_signal() -> Iterator[None]:
     for number in handled:
         signal.signal(number, stop)
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, JOB_SIGNALS)  # job_signals_blocked, of who has started this job
         yield
     finally:
         for number in handled:

@@ -1,5 +1,5 @@
-"""Each framework against itself, before and now, alone and beside neighbours: a planted slowdown ends with 1. By
-hand-made throughputs with known answers."""
+"""Each framework against itself, before and now: a planted slowdown ends with 1. By hand-made throughputs with known
+answers."""
 
 import csv
 import math
