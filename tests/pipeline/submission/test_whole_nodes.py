@@ -92,7 +92,7 @@ def test_what_its_script_asks_of_slurm(project: FakeProject) -> None:
     assert f"\nplans=({folder}/pair_mnist_2.json {folder}/pair_mnist_1.json)\n" in script
     assert "--cpus-per-task=1 --mem=0 " in script and "\nstep+=(--gres=gpu:1)\n" in script
     assert f"\nexport {GPU_SLOT}= " in script and "CUDA_VISIBLE_DEVICES" not in script
-    assert '\n    exec scontrol requeue "$SLURM_JOB_ID"\n' in script
+    assert ' && exec scontrol requeue "$SLURM_JOB_ID"\n' in script
     uncounted = script_of(with_gpus(project.with_cluster(requeue=False), gres=NO_GRES), 1, 2)
     assert "gres" not in uncounted and "\n    export CUDA_VISIBLE_DEVICES=$((gpu++))  #" in uncounted
     assert "scontrol" not in uncounted
