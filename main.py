@@ -22,7 +22,7 @@ if str(REPOSITORY) not in sys.path:  # with PYTHONSAFEPATH Python does not put i
     sys.path.insert(0, str(REPOSITORY))
 
 from harness.errors import ProjectError  # noqa: E402
-from harness.experiments.flags import add_narrowing_flags, name  # noqa: E402
+from harness.experiments.flags import add_narrowing_flags, name, name_and_value  # noqa: E402
 from harness.printable import is_one_line, printable, shortened, wrapped  # noqa: E402
 from harness.removed import answer, answers_to_flags  # noqa: E402
 from harness.suggest import nearest  # noqa: E402
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from harness.experiments.expand import Selection
     from harness.experiments.model import Config
     from harness.paths import Results
+    from harness.plan import Pairing
     from pipeline.measure import JobFlags
 
 USAGE_ERROR = 2
@@ -258,7 +259,7 @@ def run_parser() -> Parser:
         "--benchmark, --use_case and --quick is given)",
     )
     parser.in_group("which variants")
-    add_narrowing_flags(parser.two_spellings)
+    add_narrowing_flags(parser.two_spellings, pairing=True)
     parser.in_group("how")
     parser.two_spellings(
         "--no-baseline",
@@ -280,20 +281,6 @@ def run_parser() -> Parser:
     )
     parser.in_group("jobs")
     add_job_flags(parser)
-    parser.add_argument(
-        "--spread",
-        type=gpu_count,
-        metavar="N",
-        help="share out the rows over jobs that hold N GPUs together, so that the longest job is short (default: one "
-        "job for each benchmark and use case)",
-    )
-    parser.add_argument(
-        "--fleet",
-        type=node_count,
-        metavar="N",
-        help="measure all of it on each of N nodes, by one job of each cell on each, however many GPUs it has, so that "
-        "`report --fleet` can compare the cards; the records are in fleet/NODE of the results",
-    )
     parser.in_group("files")
     add_config_flag(parser)
     add_results_flag(parser)
@@ -301,11 +288,13 @@ def run_parser() -> Parser:
 
 
 def run_command(arguments: argparse.Namespace) -> int:
+    from harness.experiments.narrow import take_pairing
     from pipeline.measure import measure
 
+    pairing = take_pairing(arguments)
     return measure(
         selection_of(arguments),
-        job_flags_of(arguments),
+        job_flags_of(arguments, pairing),
         preset=arguments.preset,
         baseline=not arguments.no_baseline,
     )
@@ -336,11 +325,6 @@ def status_command(arguments: argparse.Namespace) -> int:
 
 def report_parser() -> Parser:
     parser = Parser("main.py report", REPORT_DESCRIPTION)
-    parser.switch(
-        "--fleet",
-        "compare the cards that `main.py --fleet N` has measured, instead: how far they are apart, beside how far "
-        "replicates on one card are, and which is the slowest",
-    )
     parser.switch("--no-figures", "draw no figure files, which is faster; the page still has its charts")
     parser.switch(
         "--update-readme",
@@ -389,8 +373,6 @@ def report_command(arguments: argparse.Namespace) -> int:
     first, *others = [read_results_that_exist(argparse.Namespace(results=one)) for one in arguments.results]
     if (arguments.publish or arguments.update_readme) and (others or arguments.baseline):
         raise ProjectError("--publish and --update-readme: take the records of one results folder, without --baseline")
-    if arguments.fleet and (others or arguments.baseline or arguments.publish or arguments.update_readme):
-        raise ProjectError("--fleet: takes one results folder, without --baseline, --publish and --update-readme")
     if arguments.fail_above is not None and arguments.baseline is None:
         raise ProjectError("--fail-above: goes with --baseline, which names what to compare with")
     options = command.ReportOptions(
@@ -402,7 +384,6 @@ def report_command(arguments: argparse.Namespace) -> int:
         beside=tuple(others),
         baseline=baseline_of(arguments.baseline),
         fail_above=arguments.fail_above,
-        fleet=arguments.fleet,
     )
     if arguments.publish is not None:
         from pipeline.report.publish import publish
@@ -537,7 +518,7 @@ examples:
   python main.py calibrate --wait            20 rounds of each, then the table
   python main.py calibrate --gpu h100        on a GPU of experiments.yaml
   python main.py calibrate --rounds 40       go on to 40 rounds
-  python main.py calibrate --pairing interleaved
+  python main.py calibrate --set pairing=interleaved
   python main.py calibrate --table           what was found so far
   python main.py calibrate --publish         without names of machines
 """
@@ -552,11 +533,14 @@ def calibrate_parser() -> Parser:
     add_narrowing_flags(parser.two_spellings, settings=False)
     rounds = whole_number("a table takes 4 rounds at the least, and 1000 at the most", least=4, most=1000)
     parser.add_argument("--rounds", type=rounds, metavar="N", help="default: 20; with --quick 4")
-    add_job_flags(
-        parser,
-        help_of_pairing="together: processes of a framework one after the other; interleaved: two at once, which take "
-        "turns; auto: interleaved on a CPU, else together (default: as in experiments.yaml)",
+    parser.repeatable(
+        "--set",
+        "what is calibrated: pairing=together (processes of a framework one after the other), interleaved (two at "
+        "once, which take turns) or auto (interleaved on a CPU, else together); default: as in experiments.yaml",
+        name_and_value,
+        "pairing=KIND",
     )
+    add_job_flags(parser)
     parser.switch("--quick", "few short blocks, to see that it works")
     parser.add_argument("--data", choices=("real", "sample"), default="sample", help="default: sample")
     parser.switch("--table", "measure nothing: print what was found so far")
@@ -575,6 +559,7 @@ def calibrate_parser() -> Parser:
 
 
 def calibrate_command(arguments: argparse.Namespace) -> int:
+    from harness.experiments.narrow import take_pairing
     from pipeline.calibrate import calibrate, print_table
     from pipeline.report.calibration import update_docs
     from pipeline.report.publish import publish_calibrations
@@ -589,7 +574,9 @@ def calibrate_command(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.table:
         return print_table(read_results(arguments))
-    pairing, arguments.pairing = arguments.pairing, None
+    pairing = take_pairing(arguments)
+    if arguments.set:
+        raise ProjectError(f"--set {arguments.set[0][0]}: calibrate takes no setting but pairing")
     return calibrate(selection_of(arguments), job_flags_of(arguments), rounds=arguments.rounds, pairing=pairing)
 
 
@@ -627,13 +614,7 @@ def add_cell_flags(parser: Parser, *, gpu: str = ONLY_GPU, by_name: str = "train
     parser.repeatable("--use_case", words, use_case, "N")
 
 
-def add_job_flags(
-    parser: Parser,
-    *,
-    help_of_pairing: str = "together: processes of both frameworks of a cell one after the other; interleaved: two at "
-    "once, which take turns, block by block; auto: interleaved on a CPU, else together (default: as in "
-    "experiments.yaml)",
-) -> None:
+def add_job_flags(parser: Parser) -> None:
     """How jobs are handed over and followed."""
     parser.add_argument(
         "--executor",
@@ -647,7 +628,6 @@ def add_job_flags(
         action="store_true",
         help="print what would be measured and how long it would take, and render the scripts; submit nothing",
     )
-    parser.add_argument("--pairing", choices=("auto", "together", "interleaved"), help=help_of_pairing)
     parser.add_argument(
         "--wait",
         action="store_true",
@@ -715,10 +695,6 @@ def use_case(text: str) -> int | str:
     return whole_number("use cases are called by their number or name, such as 3 or train")(text)
 
 
-gpu_count = whole_number("a number of GPUs, 1 or more", least=1)
-node_count = whole_number("a number of nodes, 2 or more", least=2)
-
-
 def percentage(text: str) -> float:
     """0.03 of `3%`, `3 %` or `3`."""
     digits = text.removesuffix("%").strip()
@@ -776,7 +752,8 @@ def selection_of(arguments: argparse.Namespace) -> "Selection":
     )
 
 
-def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
+def job_flags_of(arguments: argparse.Namespace, pairing: "Pairing | None" = None) -> "JobFlags":
+    """`pairing`: None takes that of experiments.yaml."""
     from pipeline.measure import JobFlags
 
     return JobFlags(
@@ -784,11 +761,9 @@ def job_flags_of(arguments: argparse.Namespace) -> "JobFlags":
         profile=read_profile(arguments),
         results=read_results(arguments),
         executor=arguments.executor,
-        pairing=arguments.pairing,
+        pairing=pairing,
         dry_run=arguments.dry_run,
         wait=arguments.wait,
-        spread=getattr(arguments, "spread", None),
-        fleet=getattr(arguments, "fleet", None),
     )
 
 

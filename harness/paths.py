@@ -54,34 +54,6 @@ class Results:
         """Folder of what each framework reached on a device at most."""
         return self.root / "device_peaks"
 
-    def of_node(self, node: str) -> "Results":
-        """What `--fleet` measures on one node, beside that of the others."""
-        return Results(root=self.root / "fleet" / node)
-
-    @property
-    def place(self) -> str | None:
-        """The node of `--fleet` whose results these are, or `alone`; None for all others."""
-        is_alone = self.root.name == "alone" and (self.root.parent / "jobs").is_dir()
-        return self.root.name if is_alone or self.root.parent.name == "fleet" else None
-
-    @property
-    def outermost(self) -> Path:
-        """The folder in which these lie, where they have a `place`; else their own."""
-        return self.root if self.place is None else self.root.parent if self.place == "alone" else self.root.parents[1]
-
-    def fleet(self) -> list["Results"]:
-        """Of each node on which `--fleet` has measured."""
-        return [Results(root=folder) for folder in sorted((self.root / "fleet").glob("*/"))]
-
-    @property
-    def alone(self) -> "Results":
-        """What was measured beside others on one node, once more without neighbours."""
-        return Results(root=self.root / "alone")
-
-    def with_places(self) -> list["Results"]:
-        """These, and all that have a `place` in them."""
-        return [self, *([self.alone] if self.alone.root.is_dir() else []), *self.fleet()]
-
     def new_device_peaks(self, framework: str) -> Path:
         return self.device_peaks / f"{framework}-{timestamp()}.json"
 
@@ -131,13 +103,13 @@ class Results:
         return record.with_suffix(".log")
 
     def new_job_folder(self, pair: Pair | str) -> "JobFolder":
-        """Of a pair, or by the name of a job that has several (pipeline/submission/whole_nodes.py)."""
+        """Return a new name for the folder of a pair's job, or, by its name, of a job that has a whole node."""
         return JobFolder(root=self.jobs / f"{pair if isinstance(pair, str) else pair.name}-{timestamp()}")
 
     def job_folders(self) -> list["JobFolder"]:
-        """All jobs ever submitted or started by hand, oldest first; those of `--fleet` and those measured alone too."""
-        plans = [plan for one in self.with_places() for plan in one.jobs.glob("*/*/plan.json")]
-        return sorted((JobFolder(root=p.parent) for p in plans), key=lambda folder: folder.stamp)
+        """Return the folders of all jobs that were ever submitted or started by hand, oldest first."""
+        plans = self.jobs.glob("*/*/plan.json")
+        return sorted((JobFolder(root=plan.parent) for plan in plans), key=lambda folder: folder.stamp)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,16 +127,6 @@ class JobFolder:
     def results(self) -> Results:
         """`results/jobs/<gpu>/<job>` belongs to `results`."""
         return Results(root=self.root.parents[2])
-
-    @property
-    def place(self) -> str | None:
-        """As that of its results."""
-        return self.results.place
-
-    @property
-    def pair_name(self) -> str:
-        """`any/pair_cifar10_3`"""
-        return f"{self.root.parent.name}/{self.name.removesuffix(f'-{self.stamp}')}"
 
     @property
     def stamp(self) -> str:
@@ -201,8 +163,13 @@ class JobFolder:
 
     @property
     def waits_for(self) -> Path:
-        """What the job waits for, in words: in its local queue, or on a node that it shares; there only meanwhile."""
+        """What the job waits for in its local queue, in words; there only meanwhile."""
         return self.root / "waits_for"
+
+    @property
+    def cells(self) -> Path:
+        """Folders of the jobs that share this job's whole node, one a line."""
+        return self.root / "cells"
 
     @property
     def cancelled(self) -> Path:

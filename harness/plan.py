@@ -173,8 +173,6 @@ class Launch(Frozen):
     """`/host/path`, or `/host/path:/path/inside`, beside the folders of this project, which are there by themselves."""
     options: tuple[Line, ...] = ()
     """Of the runtime: of `apptainer exec`, `ch-run` or `podman run`; of srun with pyxis."""
-    stage_environment: bool = False
-    """Copy the Python's environment to the node's own disk, once in each job of Slurm."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -182,8 +180,6 @@ class Launch(Frozen):
             raise ValueError("runtime and image go together: name both for a container, or neither")
         if self.runtime is None and (self.mounts or self.options):
             raise ValueError("mounts and options are of a container; name its runtime and image, or leave them out")
-        if self.runtime and self.stage_environment:
-            raise ValueError("stage_environment is for a venv of many files, and an image is one already; leave it out")
         return self
 
 
@@ -438,15 +434,12 @@ class Pair(Frozen):
     jobs: tuple[JobPlan, ...] = Field(min_length=1, max_length=2)
     is_interleaved: bool = False
     """The processes of both take turns, block by block."""
-    part: int | None = None
-    """Of several jobs that share out the rows of a cell; None where one job has them all."""
 
     @property
     def name(self) -> str:
-        """`any/pair_cifar10_3`, or of one framework `any/jax_cifar10_3`, or `any/pair_cifar10_3_part2`: the rendered
-        script's name without its ending, and a relative path."""
-        name = f"{self.cell.gpu}/pair_{self.cell.short_name}" if len(self.jobs) > 1 else self.jobs[0].name
-        return name if self.part is None else f"{name}_part{self.part}"
+        """Return `any/pair_cifar10_3`, or for one framework `any/jax_cifar10_3`: the rendered script's name without
+        its ending, and a relative path."""
+        return f"{self.cell.gpu}/pair_{self.cell.short_name}" if len(self.jobs) > 1 else self.jobs[0].name
 
     @property
     def frameworks(self) -> tuple[Framework, ...]:
@@ -454,14 +447,8 @@ class Pair(Frozen):
 
     @property
     def words(self) -> str:
-        """`mnist train`, or of one framework `mnist train (jax only)`, or `mnist train, part 2`."""
-        part = "" if self.part is None else f", part {self.part}"
-        return self.cell.words + part + ("" if len(self.jobs) > 1 else f" ({self.jobs[0].framework} only)")
-
-    @property
-    def needs_plan_file(self) -> bool:
-        """Flags cannot say what it measures, so its script names a file."""
-        return self.cell.is_calibration or self.part is not None
+        """Return `mnist train`, or for one framework `mnist train (jax only)`."""
+        return self.cell.words + ("" if len(self.jobs) > 1 else f" ({self.jobs[0].framework} only)")
 
     @property
     def force(self) -> bool:

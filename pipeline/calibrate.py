@@ -76,7 +76,7 @@ def calibration_pair(pair: Pair, *, rounds: int, quick: bool, pairing: Pairing =
     if pair.cell.devices > 1 and pairing == "interleaved":
         raise ConfigError(
             f"{pair.cell.name}: on several devices no processes take turns, so only the pairing `together` can be "
-            f"calibrated there: --pairing together"
+            f"calibrated there: --set pairing=together"
         )
     cell = pair.cell.model_copy(update={"is_calibration": True})
     changes = {

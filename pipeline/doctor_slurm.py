@@ -76,7 +76,7 @@ def submitted_by_default(config: Config) -> list[QueueJob]:
     if preset:
         pairs = [pair for part in expand_preset(config, preset, Selection()) for pair in part.pairs]
     pairs = [paired(pair, config.pairing) for pair in pairs]
-    return whole_nodes(pairs, config, None) if config.cluster.whole_nodes else [QueueJob.of(pair) for pair in pairs]
+    return whole_nodes(pairs, config) if config.cluster.whole_nodes else [QueueJob.of(pair) for pair in pairs]
 
 
 def parse_partitions(told: str) -> dict[str, dict[str, str]]:

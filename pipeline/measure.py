@@ -36,10 +36,6 @@ class JobFlags:
     """None: as in experiments.yaml."""
     dry_run: bool
     wait: bool
-    spread: int | None = None
-    """Over how many GPUs all jobs together are spread; None: one job for each cell."""
-    fleet: int | None = None
-    """On how many nodes all of it is measured, on each for itself; None: wherever Slurm likes."""
 
 
 def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseline: bool) -> int:
@@ -171,14 +167,9 @@ def hand_over(
     from pipeline.submission.dry_run import print_dry_run
     from pipeline.submission.queue_job import QueueJob, paired
     from pipeline.submission.render import write_scripts
-    from pipeline.submission.spread import spread
     from pipeline.submission.whole_nodes import whole_nodes
 
     results = flags.results
-    if flags.fleet is not None and (flags.spread is not None or flags.executor == "local"):
-        raise ConfigError(
-            "--fleet measures the same on several nodes of a cluster: not with --spread or --executor local"
-        )
     if config.profile:
         print(f"Cluster {config.profile}: {config.site_file} over {config.file}")
     require_writable(results)
@@ -186,24 +177,14 @@ def hand_over(
     with without_collector():
         is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)
         pairs = [paired(pair, pairing, is_on_cpu=is_on_cpu) for pair in pairs]
-        if flags.spread is not None:
-            pairs = spread(pairs, flags.spread, config.cluster.max_parallel_jobs)
-            if not any(pair.part for pair in pairs):
-                in_use = sum(pair.cell.devices for pair in pairs)
-                print(f"--spread {flags.spread}: nothing is cut further: {len(pairs)} jobs, on {in_use} GPUs at once")
         jobs = [QueueJob.of(pair) for pair in pairs]
-        if config.cluster.whole_nodes and flags.fleet is None and goes_to_slurm(flags.executor):
-            jobs = whole_nodes(pairs, config, flags.spread)
+        if config.cluster.whole_nodes and goes_to_slurm(flags.executor):
+            jobs = whole_nodes(pairs, config)
         if pairing == "interleaved":
             for pair in pairs:
                 if len(pair.jobs) > 1 and (reason := pair.why_not_interleaved):
                     print(wrapped(f"Not interleaved but together: {pair.cell.name}: {reason}"))
         scripts = write_scripts(jobs, config, config_path=flags.config, results=results.root)
-        if flags.fleet is not None:
-            from pipeline.submission.fleet import fleet_in_words, fleet_of
-
-            jobs = fleet_of(jobs, flags.fleet, config, results)
-            print(wrapped(fleet_in_words([*dict.fromkeys(job.node for job in jobs if job.node)], results)))
         if flags.dry_run:
             return print_dry_run(
                 jobs,
@@ -217,15 +198,12 @@ def hand_over(
     from pipeline.watching.follow import INTERRUPTED, follow
 
     executor = choose_executor(flags.executor)
-    if flags.spread is not None and executor == "local":
-        raise ConfigError("--spread shares work out over a cluster; on this machine one job runs after the other")
     folders = submit(jobs, config, scripts, executor=executor, results=results)
     if flags.wait:
         from pipeline.report.command import make_page
-        from pipeline.report.fleet import print_fleet
 
         status = follow(folders, results)
-        print_fleet(results) if flags.fleet else conclude(results)
+        conclude(results)
         if status != INTERRUPTED and (page := make_page(results)):
             print(f"\nThe report, a page for your browser:\n{page}")
         return status

@@ -192,7 +192,11 @@ def checks_table() -> str:
 
 def narrowing_table() -> str:
     rows: list[tuple[str, str]] = []
-    add_narrowing_flags(lambda flag, **given: rows.append((f"`{flag} {given['metavar']}`", str(given["help"]))))
+
+    def add(flag: str, **given: Any) -> None:
+        rows.append((f"`{flag} {given['metavar']}`", str(given["help"])))
+
+    add_narrowing_flags(add, pairing=True)
     return markdown_table(("flag", "what is left"), rows)
 
 

@@ -11,13 +11,18 @@ from harness.printable import is_one_line, shortened
 
 LONGEST_PAIR = 200
 BATCHES = ("global", "per_device")
+PAIRING_WORDS = (
+    "; or pairing=together (the processes of both frameworks of a cell run one after the other), interleaved (two at "
+    "once, which take turns, block by block) or auto (interleaved on a CPU, else together)"
+)
 
 
-def add_narrowing_flags(add: Callable[..., object], *, settings: bool = True) -> None:
+def add_narrowing_flags(add: Callable[..., object], *, settings: bool = True, pairing: bool = False) -> None:
     """
     Args:
         add: adds one flag, as argparse's add_argument; it may add other spellings.
         settings: whether `--set` is among them.
+        pairing: whether `--set` also takes the pairing.
     """
 
     def repeatable(flag: str, kind: Callable[[str], object], words: str, metavar: str = "NAME") -> None:
@@ -73,7 +78,7 @@ def add_narrowing_flags(add: Callable[..., object], *, settings: bool = True) ->
             "--set",
             name_and_value,
             "another value of a setting of the use case, of `measurement` or of a benchmark's sizes, such as "
-            "epochs=2, replicates=4 or image_size=64; repeatable",
+            f"epochs=2, replicates=4 or image_size=64{PAIRING_WORDS if pairing else ''}; repeatable",
             "NAME=VALUE",
         )
 

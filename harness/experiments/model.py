@@ -165,8 +165,6 @@ class ClusterConfig(AskedOfSlurm):
     GPU, side by side."""
     max_parallel_jobs: Count | None = None
     """Jobs of this project that Slurm may run at once; None sets no limit."""
-    stage_environment: bool = False
-    """As under each of `frameworks`."""
     frameworks: dict[Framework, FrameworkConfig] = Field(default={}, validate_default=True)
     """Has an entry for each framework after validation."""
 
@@ -174,16 +172,6 @@ class ClusterConfig(AskedOfSlurm):
     @classmethod
     def _both(cls, given: dict[Framework, FrameworkConfig]) -> dict[Framework, FrameworkConfig]:
         return {"jax": FrameworkConfig(), "torch": FrameworkConfig(), **given}
-
-    @model_validator(mode="after")
-    def _stages_what_is_no_image(self) -> Self:
-        inside = [name for name, own in self.frameworks.items() if own.runtime is not None]
-        if self.stage_environment and inside:
-            raise ValueError(
-                f"stage_environment is for a venv of many files, and {' and '.join(inside)} has an image, which is one "
-                f"already; write it under the other framework, if any"
-            )
-        return self
 
 
 class GpuConfig(AskedOfSlurm):
@@ -449,7 +437,6 @@ class Config(Frozen):
     def launch(self, framework: Framework, *, in_a_job: bool = False) -> Launch:
         """How its processes are started; in a job, whose script has run the cluster's set-up lines already."""
         own = Launch.model_validate(self.cluster.frameworks[framework].model_dump())
-        own = own.model_copy(update={"stage_environment": self.cluster.stage_environment or own.stage_environment})
         return own if in_a_job else own.model_copy(update={"setup": self.cluster.setup + own.setup})
 
     @field_validator("data_dir")

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 from pydantic.fields import FieldInfo
 
@@ -14,7 +14,7 @@ from harness.experiments.flags import BATCHES
 from harness.experiments.model import Config
 from harness.experiments.source import plain_value
 from harness.experiments.words import field_problem
-from harness.plan import FRAMEWORKS, Framework, MeasurementSettings, Precision, Scalar
+from harness.plan import FRAMEWORKS, Framework, MeasurementSettings, Pairing, Precision, Scalar
 from harness.results.sequential import why_no_design
 from harness.suggest import valid_names
 from harness.work.applies import why_not_precision
@@ -23,6 +23,7 @@ from harness.work.declared import benchmark as declared_benchmark
 from harness.work.declared import use_case as declared_use_case
 
 Value = TypeVar("Value")
+TWICE = "given twice, with different values; one run has one"
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
@@ -114,6 +115,27 @@ def narrowing_of(arguments: argparse.Namespace) -> Narrowing:
     return Narrowing(batch=batch, **{axis: _once(values) for axis, values in asked.items()})
 
 
+PAIRING = "pairing"
+"""The one top-level key of experiments.yaml that `--set` takes."""
+
+
+def take_pairing(arguments: argparse.Namespace) -> Pairing | None:
+    """Remove the pairing from the values of `--set`, and return it; None where it is not given.
+
+    Raises:
+        ConfigError: it is not a pairing, or is given twice.
+    """
+    given = arguments.set or []
+    values = _once(value for name, value in given if name == PAIRING)
+    arguments.set = [(name, value) for name, value in given if name != PAIRING]
+    for value in values:
+        if wrong := _wrong_value(value, [Config.model_fields[PAIRING]]):
+            raise ConfigError(f"--set {PAIRING}={value}: {wrong}")
+    if len(values) > 1:
+        raise ConfigError(f"--set {PAIRING}: {TWICE}")
+    return cast(Pairing, values[0]) if values else None
+
+
 def _once(values: Iterable[Value] | None) -> tuple[Value, ...]:
     return tuple(dict.fromkeys(values or ()))
 
@@ -194,8 +216,11 @@ def _complaints(narrowing: Narrowing, places: Sequence[Place], frameworks: Seque
     for name, value in narrowing.settings:
         if name not in settings and name in options:
             yield f"--set {name}={_text(value)}: it is an option, not a setting: --option {name}={_text(value)}"
+        elif name == PAIRING:
+            yield f"--set {PAIRING}: only `main.py` and `main.py calibrate` take it; a job by hand takes --interleaved"
         elif name not in settings:
-            yield f"--set {name}: no setting of {_names(use_cases)} here; {valid_names(name, settings)}"
+            valid = valid_names(name, [*settings, PAIRING])
+            yield f"--set {name}: no setting of {_names(use_cases)} here; {valid}"
         elif (
             (wrong := _wrong_value(value, settings[name]))
             or name == "replicates"
@@ -204,7 +229,7 @@ def _complaints(narrowing: Narrowing, places: Sequence[Place], frameworks: Seque
         ):
             yield f"--set {name}={_text(value)}: {wrong}"
         elif [other for other, _ in narrowing.settings].count(name) > 1:
-            yield f"--set {name}: given twice, with different values; one run has one"
+            yield f"--set {name}: {TWICE}"
 
 
 def _wrong_name(

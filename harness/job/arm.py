@@ -16,15 +16,13 @@ from harness.job.launch import describe_container
 from harness.job.parity_run import ParityRun
 from harness.job.progress import Heartbeat, Teller
 from harness.job.ranks import RanksReport
-from harness.job.staging import Staged
 from harness.job.steps import Candidate
 from harness.job.tracker import Alert, Tracker, open_tracker
-from harness.job.turn import neighbours
 from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
 from harness.measure.gpu import open_gpu
 from harness.paths import JobFolder, Results
-from harness.plan import JobPlan, Launch, Measurement
+from harness.plan import JobPlan, Measurement
 from harness.results.code_digest import code_digests
 from harness.results.device_peaks import has_device_peaks
 from harness.results.environment import load_average
@@ -122,12 +120,6 @@ class Arm:
 
     def open(self) -> None:
         self.tracker = open_tracker(self.plan.wandb, self._results, self._inputs.folder.name)
-
-    def use(self, found: Mapping[Launch, Staged]) -> None:
-        """From now on start from the copy of the environment, where there is one."""
-        if (own := found.get(self.plan.launch)) is not None:
-            self.children.launch = own.launch
-            self._environment["staged"] = own.description
 
     def finish(self, alerts: Sequence[Alert]) -> None:
         """Nothing is left to be measured."""
@@ -328,7 +320,7 @@ class Arm:
     def begin(self, measurement: Measurement) -> Attempt:
         self._environment["code"] = code_digests(self.plan.framework, self.plan.cell)
         path = self._results.new_record(measurement)
-        self._environment |= {"load_average": load_average(), "neighbours": neighbours()}
+        self._environment["load_average"] = load_average()
         self.tracker.begin(measurement, self._environment)
         task = ChildTask(
             measurement=measurement,
@@ -355,7 +347,6 @@ class Arm:
                 result = with_warm_start(result, start_twice(attempt.task, attempt.log, self._work))
         finally:  # also where a signal ends the job meanwhile: what was measured is recorded
             environment = self._environment | report.environment
-            environment["neighbours"] = max(environment["neighbours"], neighbours())
             if pairing is not None:
                 environment["pairing"] = environment["pairing"] | pairing
             record = Record(

@@ -1,4 +1,4 @@
-"""Folders on a node's own disk, for compilers' caches and for a copy of an environment: gone when the work is done.
+"""Folders for compilers' caches on a node's own disk: gone when the work is done.
 
 A job that is killed cannot remove its own; the next one on that node does. Whoever uses a folder holds a lock on it, so
 what is not locked is nobody's.
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PREFIX, STAGED_PREFIX = "compiler-caches-", "staged-environment-"
+PREFIX = "compiler-caches-"
 YOUNG_S = 60.0
 """One that was just made may not be locked yet."""
 
@@ -40,7 +40,7 @@ def remove_leftovers() -> list[Path]:
     """Of this user, on this node. Returns what it removed."""
     removed = []
     root = Path(tempfile.gettempdir())
-    for folder in [folder for prefix in (PREFIX, STAGED_PREFIX) for folder in root.glob(f"{prefix}*")]:
+    for folder in root.glob(f"{PREFIX}*"):
         with suppress(OSError):
             status = folder.lstat()
             if status.st_uid != os.getuid() or time.time() - status.st_mtime < YOUNG_S:

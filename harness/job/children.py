@@ -100,7 +100,7 @@ class Children:
 
         Raises ConfigError where the cell's ranks cannot be started from here.
         """
-        self._framework, self._cell, self.launch = plan.framework, plan.cell, plan.launch
+        self._framework, self._cell, self._launch = plan.framework, plan.cell, plan.launch
         cell = plan.cell
         require_allocation(cell)
         self._srun_options = plan.srun_options
@@ -229,19 +229,19 @@ class Children:
 
         def command(place: str) -> list[str]:
             words = ["-u", f"{self._framework}_runner/run.py", "--rank", place]
-            return command_of(self.launch, words, self._folders, for_cpu=for_cpu, name=f"{name}-{place}")
+            return command_of(self._launch, words, self._folders, for_cpu=for_cpu, name=f"{name}-{place}")
 
         try:
             try:
                 Path(task.caches).mkdir(exist_ok=task.caches_kept)
                 lock.enter_context(in_use(Path(task.caches)))
                 if self._is_step:
-                    options = [*self._srun_options, *step_options(self.launch, self._folders)]
+                    options = [*self._srun_options, *step_options(self._launch, self._folders)]
                     step = step_command(self._cell, len(nodes), log, options=options)
                     started.append(_Step([*step, *command("slurm")], task, nodes, logs, tell))
                 else:
                     for rank, own in enumerate(logs):
-                        kill = kill_command(self.launch, f"{name}-{rank}")
+                        kill = kill_command(self._launch, f"{name}-{rank}")
                         started.append(_LocalRank(command(str(rank)), task, rank, own, tell, kill))
             except OSError as error:
                 for rank in range(len(nodes)):
@@ -466,9 +466,8 @@ def cannot_start(error: OSError) -> str:
 
 @contextmanager
 def job_signals_blocked() -> Iterator[None]:
-    """A process that is started meanwhile keeps these signals blocked, from its first instruction on and whatever its
-    parent does with them: a rank for life, so that a measurement ends by its parent only, which kills it; a job until
-    `stop_on_signal`."""
+    """Keep these signals blocked in a process that is started meanwhile, from its first instruction on and for life,
+    whatever its parent does with them: a measurement is ended by its parent only, which kills it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, JOB_SIGNALS)
     try:
         yield

@@ -19,7 +19,6 @@ from harness.job.cut_offs import LAST_AFTER, CutOffs
 from harness.job.interleaved import work_in_turns
 from harness.job.model_gate import Verdict, judge_models
 from harness.job.progress import Heartbeat, Teller, campaign_ended
-from harness.job.staging import staged
 from harness.job.steps import Step, counterparts, first_ratio, in_turn, planted_partners, screenings
 from harness.job.tracker import Alert, WandbTracker
 from harness.job.turn import turn
@@ -111,11 +110,8 @@ class Job:
         self.progress.current = "its turn"
         self._teller.beat()
         try:
-            launches = [plan.launch for plan in self._pair.jobs]
-            staging = staged(launches, self._pair.cell.nodes, say=self._teller.say, while_waiting=self._tell_of_staging)
-            with stop_on_signal(), staging as found, turn(tell=self._tell_of_wait, warn=self._teller.say):
+            with stop_on_signal(), turn(tell=self._tell_of_wait, warn=self._teller.say):
                 for arm in self._arms.values():
-                    arm.use(found)
                     arm.measure_device_peaks()
                 for step in self._steps():
                     self._at_hand = step
@@ -250,10 +246,6 @@ class Job:
         done, total = self.progress.measurements_done, self.progress.measurements_total
         self._teller.say(f"stopped by a signal after {done} of {total}; a later run goes on here")
 
-    def _tell_of_staging(self) -> None:
-        self.progress.set_phase("unpacks the environment", None, None)
-        self._teller.when_due()
-
     def _tell_of_wait(self, words: str) -> None:
         self.progress.set_phase(words, None, None)
         self._teller.say(words, once=True)
@@ -274,7 +266,6 @@ def stop_on_signal() -> Iterator[None]:
     for number in handled:
         signal.signal(number, stop)
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, JOB_SIGNALS)  # job_signals_blocked, of who has started this job
         yield
     finally:
         for number in handled:

@@ -3,7 +3,6 @@
     python -m harness.job --benchmark cifar10 --use_case 3             both frameworks, in turn
     python jax_runner/run.py --benchmark cifar10 --use_case 3          one of them
     python -m harness.job --job-folder DIR                             from main.py: DIR/plan.json is what runs
-    python -m harness.job --plan A.json --plan B.json                  several at once, on a GPU each
 
 It imports no framework, except where it is a rank.
 """
@@ -18,7 +17,6 @@ import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -27,8 +25,7 @@ from harness.experiments.flags import add_narrowing_flags
 from harness.job.caches import in_use
 from harness.job.children import JOB_SIGNALS, cannot_start
 from harness.job.job import EXIT_STOPPED, Job, Stopped
-from harness.job.side_by_side import measure_side_by_side, take_lane
-from harness.job.slurm_step import may_be_requeued
+from harness.job.slurm_step import may_be_requeued, note_gpu_slot, take_gpu_slot
 from harness.job.turn import keep_busy
 from harness.measure.channel import Channel, ChildTask
 from harness.measure.clock import NO_TURNS
@@ -53,10 +50,9 @@ EXIT_USAGE = 2
 def main(framework: Framework | None = None, arguments: list[str] | None = None) -> int:
     """Returns the exit status: 0, 1 a measurement failed, 2 usage, 75 stopped early. `framework`: the only one."""
     parsed = _parse_arguments(framework, arguments)
-    if take_lane():
-        die_with_parent()
     if parsed.rank is not None and framework is not None:
         return _run_rank(framework, parsed.rank)
+    note_gpu_slot()
     try:
         return _run_job(framework, parsed)
     except Stopped as stopped:
@@ -73,8 +69,6 @@ def pass_on(stopped: Stopped) -> None:
 
 def _run_job(framework: Framework | None, parsed: argparse.Namespace) -> int:
     try:
-        if len(parsed.job_folder or parsed.plan) > 1 or parsed.alone is not None or parsed.lanes:
-            return _run_side_by_side(parsed)
         pair, folder, results = _plan_of(framework, parsed)
         source = benchmark(pair.cell.benchmark).data
         first = pair.jobs[0]
@@ -83,26 +77,6 @@ def _run_job(framework: Framework | None, parsed: argparse.Namespace) -> int:
     except ProjectError as error:
         print(printable(f"error: {error}"), file=sys.stderr)
         return EXIT_USAGE
-
-
-def _run_side_by_side(parsed: argparse.Namespace) -> int:
-    """Raises ProjectError, and Stopped."""
-    results = Results(root=parsed.results.resolve())
-    folders = [JobFolder(root=path.resolve()) for path in parsed.job_folder]
-    folders = folders or [_folder_for(read_plan(path), results) for path in parsed.plan]
-    alone = None
-    if parsed.alone is not None:
-        alone = JobFolder(root=parsed.alone.resolve())
-        if parsed.alone.is_file():
-            alone = _folder_for(read_plan(parsed.alone), results.alone)
-    return measure_side_by_side(folders, alone)
-
-
-def _folder_for(pair: Pair, results: Results) -> JobFolder:
-    """A new one, with the plan in it. Raises RecordError."""
-    folder = results.new_job_folder(pair)
-    write_plan(pair, folder)
-    return folder
 
 
 def verified_weights(pair: Pair) -> dict[str, WeightsIdentity]:
@@ -116,6 +90,8 @@ def _run_rank(framework: Framework, place: str) -> int:
     """One rank of one measurement. `place`: its number on this machine, or `slurm` for a task of a step."""
     signal.pthread_sigmask(signal.SIG_BLOCK, JOB_SIGNALS)
     die_with_parent()
+    if place == "slurm":
+        take_gpu_slot()
     keep_busy()
     events = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is for the log
@@ -232,15 +208,10 @@ def _parse_arguments(framework: Framework | None, arguments: list[str] | None) -
     parser.add_argument("--config", type=Path, default=REPOSITORY / "experiments.yaml", metavar="FILE")
     parser.add_argument("--cluster", metavar="NAME", help="lay clusters/NAME.yaml over that file")
     parser.add_argument("--results", type=Path, default=REPOSITORY / "results", metavar="DIR")
-    each: dict[str, Any] = {"action": "append", "default": [], "type": Path}
-    parser.add_argument("--job-folder", **each, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
-    parser.add_argument("--plan", **each, metavar="FILE", help="run this plan; several run at once, on a GPU each")
-    parser.set_defaults(interleaved=False, alone=None, lanes=False)
+    parser.add_argument("--job-folder", type=Path, metavar="DIR", help="run DIR/plan.json (main.py uses this)")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="run this plan")
+    parser.set_defaults(interleaved=False)
     if framework is None:
-        what = "run this plan once more after the others, without them"
-        parser.add_argument("--alone", type=Path, metavar="FILE", help=what)
-        what = "a GPU and the CPUs near it for each plan, as with several, also where there is one"
-        parser.add_argument("--lanes", action="store_true", help=what)
         parser.add_argument("--interleaved", action="store_true", help="their processes take turns, block by block")
     parser.add_argument("--rank", type=rank_place, metavar="N", help=argparse.SUPPRESS)
     words = sys.argv[1:] if arguments is None else arguments
@@ -248,7 +219,7 @@ def _parse_arguments(framework: Framework | None, arguments: list[str] | None) -
         parser.error(removed)
     parsed = parser.parse_args(words)
     is_cell = parsed.benchmark is not None and parsed.use_case is not None
-    if not (is_cell or parsed.job_folder or parsed.plan or parsed.alone or parsed.rank is not None):
+    if not (is_cell or parsed.job_folder or parsed.plan or parsed.rank is not None):
         parser.error("--benchmark and --use_case are needed, such as --benchmark cifar10 --use_case 3")
     return parsed
 
@@ -257,16 +228,17 @@ def _plan_of(framework: Framework | None, parsed: argparse.Namespace) -> tuple[P
     """The frozen plan of a submitted job; or in a job folder of its own that of --plan, or one made now from
     experiments.yaml."""
     results = Results(root=parsed.results.resolve())
-    job_folder = JobFolder(root=parsed.job_folder[0].resolve()) if parsed.job_folder else None
-    frozen = job_folder.plan if job_folder else next(iter(parsed.plan), None)
+    job_folder = JobFolder(root=parsed.job_folder.resolve()) if parsed.job_folder else None
+    frozen = job_folder.plan if job_folder else parsed.plan
     pair = read_plan(frozen) if frozen else _plan_by_flags(framework, parsed)
     if framework is not None and pair.frameworks != (framework,):
         found = " and ".join(pair.frameworks)
         program = f"{found}_runner/run.py" if len(pair.jobs) == 1 else "python -m harness.job"
         raise ConfigError(f"{frozen}: is a plan for {found}. Run it with {program}.")
-    if job_folder:
-        return pair, job_folder, results
-    return pair, _folder_for(pair, results), results
+    if job_folder is None:
+        job_folder = results.new_job_folder(pair)
+        write_plan(pair, job_folder)
+    return pair, job_folder, results
 
 
 def _plan_by_flags(framework: Framework | None, parsed: argparse.Namespace) -> Pair:

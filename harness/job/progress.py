@@ -96,10 +96,10 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 
 def campaign_ended(results: Results) -> str | None:
-    """How many jobs of this folder, and of the places in it, are over, in words. None while one of them waits or runs,
-    and where there is only one. A heartbeat that cannot be read is of a job that is over."""
+    """How many jobs of this folder are over, in words. None while one of them waits or runs, and where there is only
+    one. A heartbeat that cannot be read is of a job that is over."""
     over = failed = 0
-    for folder in Results(root=results.outermost).job_folders():
+    for folder in results.job_folders():
         beat = None
         with suppress(RecordError, OSError):
             beat = read_heartbeat(folder.heartbeat)

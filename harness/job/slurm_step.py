@@ -23,9 +23,10 @@ from harness.results.environment import numbers_in
 PORTS = range(20_000, 32_000)
 """Below the ports that Linux gives to outgoing connections (ip_local_port_range begins at 32768)."""
 PORTS_TO_TRY = 64
-LANE = "MEASUREMENT_LANE"
-"""The variable by which the processes of a job that shares its node with others know their place: a GPU as in
-CUDA_VISIBLE_DEVICES, then their CPUs, as in `3 24-31` (harness/job/side_by_side.py)."""
+GPU_SLOT = "MEASUREMENT_GPU_SLOT"
+"""Environment variable of a job that is one of several steps on a whole node (templates/node.sh.j2). Empty until the
+job fills in its GPU, as in CUDA_VISIBLE_DEVICES, and its CPUs: `3 24,25,26`. A step that such a job starts itself, as
+pyxis needs one, is given the whole node, and its process moves to this GPU and these CPUs."""
 
 _ENDS = re.compile(r"srun: error: \S+: tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
 _EXIT = re.compile(r"Exited with exit code (\d+)")
@@ -69,11 +70,11 @@ def step_command(
 ) -> list[str]:
     """`srun` with its options, a site's own `options` last, which beat these; the command of a rank follows.
 
-    A rank has the CPUs of one device, times the devices that it stands for; all of the node where the job has a lane,
-    to whose CPUs the rank then goes by itself. No default of a site may end the other ranks before the cause of a death
-    is known, or keep a variable from them.
+    A rank has the CPUs of one device, times the devices that it stands for; all of the node where the job has a
+    GPU_SLOT, to whose CPUs the rank then moves by itself. No default of a site may end the other ranks before the cause
+    of a death is known, or keep a variable from them.
     """
-    cpus = variables.get("SLURM_CPUS_ON_NODE" if LANE in variables else "SLURM_CPUS_PER_TASK")
+    cpus = variables.get("SLURM_JOB_CPUS_PER_NODE" if GPU_SLOT in variables else "SLURM_CPUS_PER_TASK")
     output = log_of_rank(Path(str(log).replace("%", "%%")), "%t", ranks)  # srun puts the rank there
     return [
         "srun",
@@ -91,6 +92,21 @@ def step_command(
         f"--error={output}",
         *options,
     ]
+
+
+def note_gpu_slot() -> None:
+    """Fill in GPU_SLOT where it is set."""
+    if GPU_SLOT in os.environ:
+        gpu = os.environ.get("SLURM_STEP_GPUS") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        os.environ[GPU_SLOT] = f"{gpu} {','.join(map(str, sorted(os.sched_getaffinity(0))))}"
+
+
+def take_gpu_slot() -> None:
+    """Move this process to the GPU and CPUs of GPU_SLOT, where it is set. Call it before a framework is imported."""
+    gpu, _, cpus = os.environ.get(GPU_SLOT, "").partition(" ")
+    if cpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+        os.sched_setaffinity(0, numbers_in(cpus))
 
 
 def ends_of_tasks(line: str) -> dict[int, int]:

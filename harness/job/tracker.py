@@ -87,14 +87,12 @@ def describe_run(
     *,
     tags: tuple[str, ...] = (),
     job: str,
-    place: str | None = None,
 ) -> dict[str, Any]:
     """The arguments of wandb.init: both frameworks' runs of one cell share a group and differ in job_type.
 
     Args:
         measurement: any one of the run's.
         environment: of harness/results/environment.py, with the GPU's description under "gpu" if there is one.
-        place: of its results (harness/paths.py).
     """
     framework, cell = measurement.framework, measurement.cell
     kinds = (["sample"] if measurement.data == "sample" else []) + (["quick"] if measurement.quick else [])
@@ -104,7 +102,7 @@ def describe_run(
     of_one = {"cell", "variant", "replicate", "stage"}
     return {
         "id": f"{framework}-{job}",
-        "name": f"{framework} {cell.name}" + (f", {place}" if place else ""),
+        "name": f"{framework} {cell.name}",
         "group": "/".join([cell.name, *kinds]),
         "job_type": framework,
         "tags": list(dict.fromkeys(tag[:MAX_TAG_LENGTH] for tag in all_tags)),
@@ -144,12 +142,12 @@ def row_of(record: Record, numbers: Mapping[str, float | str]) -> dict[str, Any]
 
 def artifact_of(results: Results, cell: Cell, framework: Framework) -> dict[str, Any]:
     """All records of a cell by one framework, and what a report reads beside them, by their paths in the results
-    folder: so several can be fetched into one. What has a `place` there has an artifact of its own."""
-    folder, place, root = results.records(cell, framework), results.place, results.outermost
+    folder: so several can be fetched into one."""
+    folder = results.records(cell, framework)
     files: Iterable[Path] = (*folder.glob("*.json"), *folder.glob("*.npz"))
     return {
-        "name": "-".join(["records", *([place] if place else []), *cell.name.split("/"), framework]),
-        "files": [[str(path.absolute()), path.relative_to(root).as_posix()] for path in sorted(files)],
+        "name": "-".join(["records", *cell.name.split("/"), framework]),
+        "files": [[str(path.absolute()), path.relative_to(results.root).as_posix()] for path in sorted(files)],
     }
 
 
@@ -219,7 +217,7 @@ class WandbTracker(Tracker):
             self._process.send(message)
 
     def _run(self, measurement: Measurement, environment: dict[str, Any]) -> dict[str, Any]:
-        return describe_run(measurement, environment, tags=self._tags, job=self._job, place=self._results.place)
+        return describe_run(measurement, environment, tags=self._tags, job=self._job)
 
     def _wait(self) -> None:
         if self._process is not None and not self._process.wait_for_end(self._end_timeout_s):

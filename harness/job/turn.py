@@ -4,9 +4,9 @@ Each device has two locks. `turn` is held by a job from its parity gate to its l
 processes that measure, each for as long as it lives: one that has lost its job, or hangs in the driver, is waited for
 like any other. The kernel frees both, so a run that was killed blocks nobody.
 
-Outside Slurm the whole machine is one device, and its GPUs are too; who starts jobs side by side (side_by_side.py)
-holds the machine, and each of these jobs its GPU. In Slurm only the GPUs of the job are devices, so that two jobs on
-different GPUs of a node do not meet; a job without one has what Slurm gave it, and meets only what is left of itself.
+Outside Slurm the whole machine is one device, and its GPUs are too. In Slurm only the GPUs of the job, or of its step,
+are devices, so that two jobs on different GPUs of a node do not meet; a job without one has what Slurm gave it, and
+meets only what is left of itself.
 """
 
 import os
@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from harness.errors import ProjectError
-from harness.job.slurm_step import LANE
-from harness.locks import hold, holding_processes, machine_lock, take_for_life
+from harness.locks import hold, machine_lock, take_for_life
 from harness.measure.gpu import open_gpu, visible_gpu_count
 
 MACHINE = "machine"
@@ -33,9 +32,9 @@ class DeviceTakenError(ProjectError):
 def devices(variables: Mapping[str, str] = os.environ) -> list[str]:
     """Names for the locks, in an order that all jobs have, so that no two wait for each other."""
     gpus = _gpus(variables)
-    if "SLURM_JOB_ID" not in variables and LANE not in variables:
+    if "SLURM_JOB_ID" not in variables:
         return [MACHINE, *gpus]
-    return gpus or [f"slurm-{job_id}" for job_id in [variables.get("SLURM_JOB_ID")] if job_id]
+    return gpus or [f"slurm-{variables['SLURM_JOB_ID']}"]
 
 
 def _gpus(variables: Mapping[str, str]) -> list[str]:
@@ -83,13 +82,6 @@ def turn(*, tell: Callable[[str], None], warn: Callable[[str], None]) -> Iterato
             except OSError as error:
                 warn(f"warning: no lock on this machine, so another run would not wait for this one: {error}")
         yield
-
-
-def neighbours() -> int:
-    """How many other jobs measure on this machine now, each on devices of its own; as far as the kernel tells."""
-    own = {machine_lock(f"turn-{device}") for device in (MACHINE, *devices())}
-    locks = set(machine_lock("turn-").parent.glob("turn-*")) - own
-    return len({pid for lock in locks for pid in holding_processes(lock)})
 
 
 def keep_busy() -> None:

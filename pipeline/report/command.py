@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,14 +33,11 @@ from pipeline.report.files import (
     write_tables,
     write_text,
 )
-from pipeline.report.fleet import print_fleet
-from pipeline.report.neighbours import neighbours_table
 from pipeline.report.page import page_html
 from pipeline.report.publish import shelves
 from pipeline.report.reading import Reading, folder_names, read_folders, read_records
 from pipeline.report.readme import PART_OF_README, PICTURES, full_sections, picture_svg, pictures, published_part
 from pipeline.report.software import lab_of
-from pipeline.report.table import Table
 from pipeline.report.terminal import (
     new_console,
     null_console,
@@ -66,8 +63,6 @@ class ReportOptions:
     benchmarks: tuple[str, ...] = ()
     use_cases: tuple[int | str, ...] = ()
     """By number or name."""
-    fleet: bool = False
-    """Compare the cards of a fleet instead."""
     readme: Path | None = None
     """Whose table is to be renewed."""
     beside: tuple[Results, ...] = ()
@@ -137,8 +132,6 @@ def report_command(
         return gates[lab_of(jax).results_folder].judge(jax, torch)
 
     with without_collector():
-        if options.fleet:
-            return print_fleet(results, console, options.takes)
         if options.baseline is not None:
             return _against_baseline(folders, options, console or new_console())
         return _report(folders, options, console or new_console(), judge or judged)
@@ -199,22 +192,18 @@ def _report(folders: Mapping[str, Results], options: ReportOptions, console: "Co
         calibrated = calibrated_devices(calibrations, devices - {UNKNOWN_DEVICE})
         records = [r for r in reading.records if r.measurement.cell in cells and device_name(r) in devices]
         source = " and ".join(str(one.root) for one in folders.values())
-        neighbours = _neighbours(folders.values(), records)
         page = page_html(
             compared,
             records,
             (*reading.refused, *refused),
             source,
             calibrated,
-            neighbours=neighbours,
         )
         write_text(files.html, page)
-        write_tables(files, compared, neighbours)
+        write_tables(files, compared)
         print_left_out(records, console)
         _print_refused(refused, console)
         print_answers(compared, console, calibrated)
-        for table in neighbours:
-            print_table(table, console)
         with _progress("drawing figures", len(to_draw), console) as advance:
             for problem in drawn:
                 _print_refused([problem] if problem else [], console)
@@ -224,11 +213,6 @@ def _report(folders: Mapping[str, Results], options: ReportOptions, console: "Co
     print_line(console, f"Beside the page: {', '.join(others)}", style="dim")
     print_line(console, f"Page: {files.html}")  # what a person opens next
     return 0
-
-
-def _neighbours(folders: Iterable[Results], records: Sequence[Record]) -> list[Table]:
-    alone = read_records(path for folder in folders for path in sorted(folder.alone.records().rglob("*.json"))).records
-    return [table] if (table := neighbours_table(alone, records)).lines else []
 
 
 def _update_readme(

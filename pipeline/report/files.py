@@ -14,7 +14,7 @@ from pipeline.report.csv_files import csv_text, phases_csv_text, why_csv_text
 from pipeline.report.drawing import Figure, drawn
 from pipeline.report.figures import section_charts
 from pipeline.report.scaling_axis import scaling_chart
-from pipeline.report.table import Table, latex
+from pipeline.report.table import latex
 from pipeline.report.tables import report_tables, section_tables
 
 
@@ -37,25 +37,21 @@ def write_text(path: Path, text: str) -> None:
         write_atomically(path, text, replace=True)
 
 
-def write_tables(
-    files: ReportFiles,
-    compared: Sequence[Section],
-    neighbours: Sequence[Table],
-) -> None:
+def write_tables(files: ReportFiles, compared: Sequence[Section]) -> None:
     write_text(files.csv, csv_text(compared))
     write_text(files.phases, phases_csv_text(compared))
     write_text(files.why, why_csv_text(compared))
     _clear(files.tables, "*.tex")
-    for name, text in latex_tables(compared, neighbours).items():
+    for name, text in latex_tables(compared).items():
         write_text(files.tables / f"{name}.tex", text)
 
 
-def latex_tables(compared: Sequence[Section], neighbours: Sequence[Table] = ()) -> dict[str, str]:
+def latex_tables(compared: Sequence[Section]) -> dict[str, str]:
     """File name (without its ending) to text: `overview` of all answers, the report's tables, and of each section its
     tables."""
     answers = [answer for group in groups_of(compared) for answer in group.answers]
     tables = {"overview": latex(answers_table("overview", "JAX or PyTorch", answers))} if answers else {}
-    of_all = report_tables(compared, neighbours)
+    of_all = report_tables(compared)
     tables |= {one.name: latex(one) for one in of_all}
     names = section_names(compared)
     for section in compared:

@@ -64,8 +64,6 @@ def page_html(
     source: Path | str,
     calibrated: CalibratedDevices | None = None,
     now: datetime | None = None,
-    *,
-    neighbours: Sequence[Table] = (),
 ) -> str:
     """
     Args:
@@ -73,7 +71,6 @@ def page_html(
         refused: sentences about files that could not be read.
         source: the folder of the records.
         calibrated: what is known of the verdicts on each device.
-        neighbours: the table of neighbours.py, where there is one.
     """
     from markupsafe import Markup
 
@@ -90,7 +87,7 @@ def page_html(
         measured=measured_sentence(records),
         places=places,
         place_ids={place.setup: place.id for place in places},
-        tables=[*report_tables(compared, neighbours), environments_table(records)],
+        tables=[*report_tables(compared), environments_table(records)],
         overall=overall,
         filters=_filters(places),
         left_out=left_out_lines(records),

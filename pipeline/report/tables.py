@@ -237,11 +237,7 @@ def sides_table(section: Section) -> Table:
     )
 
 
-def report_tables(compared: Sequence[Section], neighbours: Sequence[Table] = ()) -> list[Table]:
-    """`neighbours`: that table, where there is one."""
-    found = (
-        scaling_over_devices(compared),
-        *neighbours,
-        device_peaks_table(peaks_of_sections(compared)),
-    )
+def report_tables(compared: Sequence[Section]) -> list[Table]:
+    """Return the tables over all sections that have a line."""
+    found = (scaling_over_devices(compared), device_peaks_table(peaks_of_sections(compared)))
     return [table for table in found if table.lines]

@@ -6,7 +6,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from harness.experiments.model import Config
 from harness.measure.gpu import NoGpu, open_gpu
@@ -73,7 +72,7 @@ def print_dry_run(
     """
     pairs = pairs_of(jobs)
     scheduler = "local" if executor == "local" else "slurm"
-    estimates = estimates_of(pairs, jobs[0].results(results), scheduler)
+    estimates = estimates_of(pairs, results, scheduler)
     axes = [axes_of(pair) for pair in pairs]
     lines = [*_table(pairs, axes, estimates), "", *map(wrapped, _about_table(pairs))]
     if len(pairs) <= MOST_IN_FULL:
@@ -102,21 +101,16 @@ def command_that_submits(words: Sequence[str]) -> str:
 
 
 def _table(pairs: Sequence[Pair], axes: Sequence[Axes], estimates: Sequence[Estimate]) -> Iterator[str]:
-    """A line for each job, but one for all parts of a cell, whose time is that of the longest."""
+    """Yield the table of the cells, a line for each."""
     rows = [HEADINGS]
-    for _, parts in groupby(zip(pairs, axes, estimates, strict=True), key=lambda one: (one[0].cell, one[0].frameworks)):
-        of_cell = list(parts)
-        pair, jobs, plans = of_cell[0][0], len(of_cell), [plan for one, _, _ in of_cell for plan in one.jobs]
+    for pair, own, estimate in zip(pairs, axes, estimates, strict=True):
         cell = pair.cell
         # The GPUs have a column of their own.
-        whole = {"cell": cell.model_copy(update={"gpu": "any", "devices": 1}), "part": None}
-        name = pair.model_copy(update=whole).words + (f", {jobs} jobs" if jobs > 1 else "")
+        name = pair.model_copy(update={"cell": cell.model_copy(update={"gpu": "any", "devices": 1})}).words
         gpus = f"{cell.devices} x {cell.gpu}" if cell.devices > 1 else cell.gpu
-        short = sum(len(plan.screened_variants()) for plan in plans)
-        count = sum(len(plan.variants) * plan.protocol.replicates for plan in plans)
-        counts = f"{sum(len(plan.variants) for plan in plans):,}" if jobs > 1 else of_cell[0][1].counts
-        longest = max((estimate for _, _, estimate in of_cell), key=lambda one: one.most_seconds)
-        rows.append((name, gpus, counts, f"{f'{short:,} + ' if short else ''}{count:,}", _span(longest)))
+        short = sum(len(plan.screened_variants()) for plan in pair.jobs)
+        count = sum(len(plan.variants) * plan.protocol.replicates for plan in pair.jobs)
+        rows.append((name, gpus, own.counts, f"{f'{short:,} + ' if short else ''}{count:,}", _span(estimate)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
     for row in rows:

@@ -208,8 +208,8 @@ def requeues(estimate: Estimate, time_limit_minutes: int) -> int | None:
     return math.ceil((estimate.most_seconds - limit_s) / useful_s) if useful_s > 0 else None
 
 
-def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> list[Estimate]:
-    """Of each part that is submitted as one job."""
+def estimates_of(pairs: Iterable[Pair], results: Results, scheduler: str) -> list[Estimate]:
+    """Return the estimate of each pair."""
     known: dict[tuple[int, bool, int], Estimate] = {}  # by the variants and the peaks, which thousands of plans share
     # The names of GPUs: nothing else is looked for, one by one, of thousands of cells.
     measured = measured_gpus(results)
@@ -218,19 +218,19 @@ def estimates_of(parts: Iterable[Pair], results: Results, scheduler: str) -> lis
     of_cores = Reached({"jax": CPU_CORE_OPERATIONS_PER_S * len(os.sched_getaffinity(0))})
     on_cpus = DevicePeaks(operations_per_s=dict.fromkeys(get_args(Precision), of_cores), bytes_per_s=None)
 
-    def of_plan(plan: JobPlan, part: Pair) -> Estimate:
-        alone, peaks = len(part.jobs) == 1, peaks_for(plan.cell, peaks_by_device)
+    def of_plan(plan: JobPlan, pair: Pair) -> Estimate:
+        alone, peaks = len(pair.jobs) == 1, peaks_for(plan.cell, peaks_by_device)
         if peaks is None and (plan.cell.is_for_cpu or is_here_without_gpu):
             peaks = on_cpus
         if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).parent.is_dir():
             durations = read_durations(folder, quick=plan.quick)
-            return estimate_of(plan, _left(plan, part, results, scheduler), durations, least_times(plan, peaks))
+            return estimate_of(plan, _left(plan, pair, results, scheduler), durations, least_times(plan, peaks))
         key = id(plan.variants), alone, id(peaks)
         if key not in known:
             known[key] = estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS, least_times(plan, peaks))
         return known[key]
 
-    return [together([of_plan(plan, part) for plan in part.jobs]) for part in parts]
+    return [together([of_plan(plan, pair) for plan in pair.jobs]) for pair in pairs]
 
 
 def read_peaks(results: Results) -> Mapping[str, DevicePeaks]:
@@ -295,7 +295,7 @@ def measured_gpus(results: Results) -> set[str]:
     return {path.name for root in roots for path in root.iterdir()}
 
 
-def _left(plan: JobPlan, part: Pair, results: Results, scheduler: str) -> Left:
+def _left(plan: JobPlan, pair: Pair, results: Results, scheduler: str) -> Left:
     """Without what has a record. Until the screening is over, what is expected of it."""
 
     def is_open(measurement: Measurement) -> bool:
@@ -303,8 +303,8 @@ def _left(plan: JobPlan, part: Pair, results: Results, scheduler: str) -> Left:
 
     screenings = sum(is_open(measurement) for measurement in plan.screenings())
     if screenings:
-        return replace(expected(plan, alone=len(part.jobs) == 1), screenings=screenings)
-    asked = [one for one in needed(part.jobs, results, scheduler) if one.framework == plan.framework]
+        return replace(expected(plan, alone=len(pair.jobs) == 1), screenings=screenings)
+    asked = [one for one in needed(pair.jobs, results, scheduler) if one.framework == plan.framework]
     found = Counter(one.variant.key for one in asked if not one.is_screening and is_open(one))
     more = plan.protocol.replicates - 1 - max(one.replicate for one in asked)
     return Left(screenings=0, replicates=found, more=more)
@@ -358,7 +358,7 @@ def estimate_in_words(
         limits: of each, in minutes; None where the partition's is not known here. Empty where no scheduler ends what
             takes longer.
         requeue: whether what is cut off comes back by itself.
-        at_once: the jobs share out one selection, so they run at the same time where there is room.
+        at_once: the cells share nodes, so they run at the same time.
     """
     by_devices: dict[int, list[Estimate]] = defaultdict(list)
     for one in estimates:

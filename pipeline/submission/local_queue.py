@@ -76,7 +76,7 @@ def _end(folder: JobFolder, error: str | None) -> None:
 def _run(folder: JobFolder) -> str | None:
     """Why the job failed, or None."""
     _say(f"{folder.name}: starts")
-    command = ["bash", str(folder.script), *job_arguments(folder.results, [folder])]
+    command = ["bash", str(folder.script), *job_arguments(folder.results, folder)]
     log = folder.root / f"{os.getpid()}_0_log.err"
     try:
         with log.with_suffix(".out").open("w") as output, log.open("w") as errors:

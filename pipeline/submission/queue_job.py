@@ -4,41 +4,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from harness.paths import Results
 from harness.plan import Pair, Pairing
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueJob:
-    """One pair; or those that share a whole node; each also as one of the nodes of a fleet measures it."""
+    """One pair; or those that share a whole node."""
 
     name: str
     """Of its script: that of its pair, or `a100/node_1`."""
     pairs: tuple[Pair, ...]
     gpus: int | None = None
     """Of a whole node, which measures the pairs side by side, on a GPU each; None where the job is one pair."""
-    alone: Pair | None = None
-    """Of a whole node: what is measured once more when the others are over, without neighbours."""
-    node: str | None = None
-    """The only one that it may run on, and whose results lie beside those of the other nodes (`--fleet`)."""
 
     @classmethod
     def of(cls, pair: Pair) -> Self:
         return cls(name=pair.name, pairs=(pair,))
-
-    @property
-    def title(self) -> str:
-        """`any/pair_cifar10_3`, or of a fleet `any/pair_cifar10_3 on n1`."""
-        return f"{self.name} on {self.node}" if self.node else self.name
-
-    @property
-    def all_pairs(self) -> tuple[Pair, ...]:
-        """With the one that is measured once more."""
-        return self.pairs + ((self.alone,) if self.alone else ())
-
-    def results(self, results: Results) -> Results:
-        """Where its records go, in these."""
-        return results.of_node(self.node) if self.node else results
 
 
 def paired(pair: Pair, pairing: Pairing, *, is_on_cpu: bool = False) -> Pair:
@@ -56,5 +37,5 @@ def paired(pair: Pair, pairing: Pairing, *, is_on_cpu: bool = False) -> Pair:
 
 
 def pairs_of(jobs: Iterable[QueueJob]) -> list[Pair]:
-    """What is to be measured; of a fleet, what one node measures."""
-    return [*{pair.name: pair for job in jobs for pair in job.pairs}.values()]
+    """What is to be measured."""
+    return [pair for job in jobs for pair in job.pairs]

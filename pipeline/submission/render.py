@@ -56,18 +56,22 @@ def render_script(
 def render_node(
     job: QueueJob, config: Config, *, results: Path, repository: Path, templates: Path = REPOSITORY / "templates"
 ) -> str:
-    """The same of a job that has a whole node."""
-    cell = job.pairs[0].cell.model_copy(update={"devices": job.gpus, "nodes": 1})
-    plans = [word for pair in job.pairs for word in ("--plan", str(plan_path(pair, repository)))]
-    arguments = ["--lanes", *plans]
-    if job.alone is not None:
-        arguments += ["--alone", str(plan_path(job.alone, repository))]
-    header = header_variables(job.name, cell, config, results=results)
-    whole: dict[str, Any] = {"memory_gb": 0, "cpus_of_job": header["cpus_per_task"] * job.gpus}
-    whole["sbatch_options"] = tuple(dict.fromkeys((*header["sbatch_options"], "--exclusive")))
-    program = ["-m", "harness.job"]
-    arguments += _unless_default("--results", results, repository, "results")
-    return _render(templates, "node.sh.j2", header | whole | _what_runs(program, arguments, repository))
+    """Return the script of a job that has a whole node, and measures a cell on each of its GPUs.
+
+    Raises ProjectError as render_script does.
+    """
+    one_gpu = job.pairs[0].cell
+    whole_node = one_gpu.model_copy(update={"devices": job.gpus, "nodes": 1})
+    header = header_variables(job.name, whole_node, config, results=results)
+    variables: dict[str, Any] = {
+        "memory_gb": 0,
+        "sbatch_options": tuple(dict.fromkeys((*header["sbatch_options"], "--exclusive"))),
+        "plans": [str(plan_path(pair, repository)) for pair in job.pairs],
+        "gres_of_step": header_variables(job.name, one_gpu, config, results=results)["gres"],
+    }
+    arguments = ["--results", str(results.absolute())]
+    runs = _what_runs(["-m", "harness.job"], arguments, repository)
+    return _render(templates, "node.sh.j2", header | variables | runs)
 
 
 def _what_runs(program: Sequence[str], arguments: Sequence[str], repository: Path) -> dict[str, Any]:
@@ -112,7 +116,7 @@ def run_arguments(
 ) -> list[str]:
     """By hand; a flag that would only say the default is left out. `cluster`: whose profile it is."""
     plan = pair.jobs[0]
-    if pair.needs_plan_file:
+    if pair.cell.is_calibration:  # which flags cannot say
         arguments = ["--plan", str(plan_path(pair, repository))]
     else:
         arguments = ["--benchmark", plan.cell.benchmark, "--use_case", str(plan.cell.use_case)]
@@ -151,7 +155,7 @@ def folder_of_scripts(repository: Path) -> Path:
 
 
 def plan_path(pair: Pair, repository: Path) -> Path:
-    """Beside the script of a calibration, of a part, or of one that shares a node: its plan, as flags cannot say it."""
+    """Return where the plan of a calibration, or of a cell that shares a node, is written: beside its script."""
     return script_path(pair.name, folder_of_scripts(repository)).with_suffix(".json")
 
 
@@ -188,7 +192,7 @@ def write_scripts(
     for pair in pairs_of(jobs):
         alone = [pair.model_copy(update={"jobs": (plan,), "is_interleaved": False}) for plan in pair.jobs]
         for one in alone if len(pair.jobs) == 1 else [*alone, pair]:
-            if one.needs_plan_file:
+            if one.cell.is_calibration:
                 plans[str(plan_path(one, repository))] = one.model_dump_json(indent=1)
             texts[one.name] = render_script(
                 one, config, config_path=config_path, results=results, repository=repository, templates=templates

@@ -2,7 +2,8 @@
 
 submitit would write its own batch script. Here the rendered script of slurm_scripts/ is what Slurm gets, so that its
 #SBATCH header stays the only place where resources are written. With the arguments `slurm FOLDER` the script becomes
-submitit's worker, which reads the pickled RunJob from FOLDER and calls it: the worker is the job.
+submitit's worker, which reads the pickled RunJob from FOLDER and calls it: the worker is the job. The script of a whole
+node starts its jobs itself, as steps, and requeues itself (templates/node.sh.j2).
 
 The overridden methods are submitit's interface for plugins (abstract methods of PicklingExecutor), but they
 carry an underscore. pyproject.toml therefore pins submitit to 1.5, and test_submit.py checks that
@@ -44,11 +45,11 @@ class RunJob:
         return DelayedSubmission(self)
 
 
-def sbatch_command(script: Path, folder: Path, after: str | None = None, node: str | None = None) -> list[str]:
+def sbatch_command(script: Path, folder: Path, after: str | None = None) -> list[str]:
     """The exact command that submits `script` with the job's folder.
 
     Options here beat the script's header. `after`: the id of a job whose end, of whatever kind, this one
-    waits for. `node`: the only one that it may run on.
+    waits for.
     """
     logs = str(folder).replace("%", "%%")  # sbatch fills in patterns such as %j
     return [
@@ -56,7 +57,6 @@ def sbatch_command(script: Path, folder: Path, after: str | None = None, node: s
         f"--output={logs}/%j_0_log.out",
         f"--error={logs}/%j_0_log.err",
         *([f"--dependency=afterany:{after}"] if after else []),
-        *([f"--nodelist={node}"] if node else []),
         str(script),
         "slurm",
         str(folder),
@@ -97,15 +97,15 @@ def without_inherited_job() -> list[str]:
 class ScriptSlurm(SlurmExecutor):
     """Submits one rendered script as one job. No arrays: submitit hard-codes its own classes for those."""
 
-    def __init__(self, folder: Path, script: Path, *, after: str | None = None, node: str | None = None) -> None:
+    def __init__(self, folder: Path, script: Path, *, after: str | None = None) -> None:
         """Raises RuntimeError where srun is not on PATH."""
         super().__init__(folder, max_num_timeout=MAX_TIMEOUTS)
         self.script = script.resolve()
-        self.after, self.node = after, node
+        self.after = after
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
         """Kept in the job's folder as <id>_submission.sh."""
         return self.script.read_text()
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        return [*without_inherited_job(), *sbatch_command(self.script, self.folder, self.after, self.node)]
+        return [*without_inherited_job(), *sbatch_command(self.script, self.folder, self.after)]

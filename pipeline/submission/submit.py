@@ -14,8 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,6 @@ from typing import Literal
 from harness.errors import ProjectError, RecordError, SubmissionError
 from harness.experiments.model import Config
 from harness.files import way_out, write_atomically
-from harness.job.staging import pack
 from harness.locks import hold
 from harness.paths import REPOSITORY, JobFolder, Results
 from harness.plan import Framework, JobPlan, Pair
@@ -38,7 +37,6 @@ from pipeline.report.software import software_of
 from pipeline.submission.estimate import Estimate, estimate_in_words, estimates_of
 from pipeline.submission.queue_job import QueueJob, pairs_of
 from pipeline.submission.render import time_limits
-from pipeline.submission.spread import spread_in_words
 from pipeline.submission.whole_nodes import whole_nodes_in_words
 from pipeline.watching import slurm_states
 from pipeline.watching.jobs import LOCAL_QUEUE, JobState, Submission, is_local_queue, job_states, slurm_arguments
@@ -103,7 +101,7 @@ def submit(
         following: list[JobFolder] = []
         left = [one for job in jobs if (one := _left_of(job, results, executor, active, following)) is not None]
         if pairs := pairs_of(left):
-            estimates = estimates_of(pairs, left[0].results(results), executor)
+            estimates = estimates_of(pairs, results, executor)
             for sentence in time_in_words(left, estimates, config, executor):
                 print(wrapped(sentence))
         if left and executor == "local":
@@ -125,8 +123,6 @@ def time_in_words(jobs: Sequence[QueueJob], estimates: Sequence[Estimate], confi
     if of_nodes:
         by_name = {pair.name: one for pair, one in zip(pairs, estimates, strict=True)}
         how = [whole_nodes_in_words(of_nodes, by_name)]
-    elif any(pair.part for pair in pairs):
-        how = [spread_in_words(pairs, estimates)]
     return [estimate_in_words(estimates, limits, requeue=config.cluster.requeue, at_once=bool(how)), *how]
 
 
@@ -151,10 +147,10 @@ def _left_of(
 ) -> QueueJob | None:
     """What of it is neither measured nor under way; the folders of what is under way are added to `following`."""
 
-    def left(pair: Pair, results: Results) -> Pair | None:
+    def left(pair: Pair) -> Pair | None:
         plans: list[JobPlan] = []
         for plan in pair.jobs:
-            if state := job_that_measures(plan, [one for one in active if one.folder.results.root == results.root]):
+            if state := job_that_measures(plan, active):
                 print(f"{plan.name}: {state.state} already, {_who(state)}")
                 following.extend([] if state.folder in following else [state.folder])
             else:
@@ -170,12 +166,10 @@ def _left_of(
         is_interleaved = pair.is_interleaved and len(plans) == 2
         return pair.model_copy(update={"jobs": tuple(plans), "is_interleaved": is_interleaved})
 
-    of_job = job.results(results)
-    pairs = tuple(one for pair in job.pairs if (one := left(pair, of_job)) is not None)
-    once_more = left(job.alone, of_job.alone) if job.alone else None
-    if not pairs and once_more is None:
+    pairs = tuple(one for pair in job.pairs if (one := left(pair)) is not None)
+    if not pairs:
         return None
-    return replace(job, name=job.name if job.gpus else pairs[0].name, pairs=pairs, alone=once_more)
+    return replace(job, name=job.name if job.gpus else pairs[0].name, pairs=pairs)
 
 
 def _who(job: JobState) -> str:
@@ -209,10 +203,9 @@ def job_that_measures(plan: JobPlan, active: Collection[JobState]) -> JobState |
     return None
 
 
-def job_arguments(results: Results, folders: Iterable[JobFolder]) -> list[str]:
-    """Of the job that runs the frozen plans in these folders."""
-    own = [word for folder in folders for word in ("--job-folder", str(folder.root.absolute()))]
-    return ["--results", str(results.root.absolute()), *own]
+def job_arguments(results: Results, folder: JobFolder) -> list[str]:
+    """Return the arguments of the job that runs the frozen plan in this folder."""
+    return ["--results", str(results.root.absolute()), "--job-folder", str(folder.root.absolute())]
 
 
 @contextmanager
@@ -281,39 +274,34 @@ def _to_slurm(
 
     if words := variables_in_words():
         print(words)
-    frameworks = (framework for job in jobs for pair in job.all_pairs for framework in pair.frameworks)
-    for framework in dict.fromkeys(frameworks):
-        if (launch := config.launch(framework)).stage_environment:
-            pack(launch)
     of_slurm = [one.submission for one in active if one.submission and one.submission.executor == "slurm"]
     job_ids = [*dict.fromkeys(one.job_id for one in sorted(of_slurm, key=lambda one: one.submitted_at_unix_s))]
     folders: list[JobFolder] = []
     submitted: dict[str, str] = {}
     refused: dict[str, ProjectError] = {}
-    in_a_row: dict[str | None, deque[str]] = defaultdict(lambda: deque(maxlen=SAME_REFUSALS_BEFORE_GIVING_UP))
+    last: deque[str] = deque(maxlen=SAME_REFUSALS_BEFORE_GIVING_UP)
     for job in jobs:
-        last = in_a_row[job.node]  # one node of a fleet says nothing about another
         if len(last) == SAME_REFUSALS_BEFORE_GIVING_UP and len(set(last)) == 1:
-            continue
+            break
         after = _lane(job_ids, config.cluster.max_parallel_jobs)
         try:
             found, job_id = _hand_over(job, scripts[job.name], config, results, after)
         except (RecordError, SubmissionError) as error:
-            refused[job.title] = error
+            refused[job.name] = error
             last.append(str(error))
             if isinstance(error, RecordError) or NO_ANSWER.search(str(error)):
                 break  # the disk is full, or sbatch has tried for a minute: with the next job it would be the same
             continue
         last.clear()
         what = f", with {', '.join(pair.name for pair in job.pairs)}" if job.gpus else ""
-        print(f"{job.name}: submitted as job {job_id}{f' on {job.node}' if job.node else ''}{what}")
-        submitted[job.title] = job_id
+        print(f"{job.name}: submitted as job {job_id}{what}")
+        submitted[job.name] = job_id
         job_ids.append(job_id)
         folders += found
     if folders:
         print(f"Their logs: {near(results.jobs)}")
     if refused:
-        untried = [job.title for job in jobs if job.title not in submitted.keys() | refused.keys()]
+        untried = [job.name for job in jobs if job.name not in submitted.keys() | refused.keys()]
         raise SubmissionError(_refusal(submitted, refused, untried, config.site_file))
     return folders
 
@@ -342,18 +330,14 @@ def _hand_over(
     job: QueueJob, script: Path, config: Config, results: Results, after: str | None
 ) -> tuple[list[JobFolder], str]:
     """The folders of its pairs, and its number. Raises SubmissionError and RecordError; then nothing is left of it."""
-    of_job = job.results(results)
-    plans = {of_job.new_job_folder(pair): pair for pair in job.pairs}
-    arguments = job_arguments(of_job, plans) + (["--lanes"] if job.gpus else [])
-    folder = of_job.new_job_folder(job.name) if job.gpus else next(iter(plans))
-    if job.alone is not None:
-        once_more = of_job.alone.new_job_folder(job.alone)
-        arguments += ["--alone", str(once_more.root)]
-        plans[once_more] = job.alone
+    plans = {results.new_job_folder(pair): pair for pair in job.pairs}
+    folder = results.new_job_folder(job.name) if job.gpus else next(iter(plans))
     with _noted([folder, *plans], partial(_take_back, folder)):
         for each, pair in plans.items():
             write_plan(pair, each)
-        submission = _sbatch(folder, script, config, arguments, after, job.node)
+        if job.gpus:
+            write_atomically(folder.cells, "".join(f"{each.root}\n" for each in plans), replace=False)
+        submission = _sbatch(folder, script, config, job_arguments(results, folder), after)
         for each in plans:
             write_atomically(each.submission, submission.model_dump_json(indent=1), replace=False)
     return [*plans], submission.job_id
@@ -366,15 +350,13 @@ def _lane(job_ids: list[str], max_parallel_jobs: int | None) -> str | None:
     return job_ids[-max_parallel_jobs]
 
 
-def _sbatch(
-    folder: JobFolder, script: Path, config: Config, arguments: Sequence[str], after: str | None, node: str | None
-) -> Submission:
+def _sbatch(folder: JobFolder, script: Path, config: Config, arguments: Sequence[str], after: str | None) -> Submission:
     """Raises SubmissionError with sbatch's own words."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     from pipeline.submission.slurm import RunJob, ScriptSlurm, sbatch_command
 
-    executor = ScriptSlurm(folder.root, script, after=after, node=node)
+    executor = ScriptSlurm(folder.root, script, after=after)
     executor.update_parameters(time=config.cluster.time_limit_minutes)  # all else is in the script's header
     try:
         # submitit prints what sbatch complains about; it is said once, with all the refusals, at the end.
@@ -386,7 +368,7 @@ def _sbatch(
         executor="slurm",
         job_id=str(job.job_id),
         script=str(script.absolute()),
-        command=tuple(sbatch_command(script.resolve(), folder.root, after, node)),
+        command=tuple(sbatch_command(script.resolve(), folder.root, after)),
         node=socket.gethostname(),
         submitted_at_unix_s=time.time(),
     )

@@ -47,8 +47,8 @@ def follow(folders: list[JobFolder], results: Results) -> int:
 
 
 def _plans_of(states: Iterable[JobState]) -> list[JobPlan]:
-    """Whose ratios are shown: a fleet's records lie elsewhere."""
-    return [plan for state in states if not state.folder.place for plan in state.plans]
+    """Return the plans whose ratios are shown."""
+    return [plan for state in states for plan in state.plans]
 
 
 def follow_live(read: Read, ratios: RatiosSoFar) -> Sequence[JobState]:

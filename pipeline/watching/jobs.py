@@ -130,7 +130,7 @@ class Files:
     heartbeat: Heartbeat | None
     end: LocalEnd | None
     waits_for: str | None
-    """What the job waits for, in its local queue or on its node."""
+    """What the job waits for in its local queue."""
     is_cancelled: bool
     problems: tuple[str, ...]
 
@@ -297,8 +297,6 @@ def _verdict_of_slurm(files: Files, submission: Submission, known: SlurmState | 
         return ("requeued" if beat else "queued"), known.reason
     if known.phase == "requeued":
         return "requeued", known.reason
-    if known.phase == "running" and beat is None and files.waits_for:  # others have the GPUs of its node
-        return "queued", f"waits for {files.waits_for}"
     if known.phase == "running":
         return "running", _staleness(files.heartbeat, now_s)
     if known.name == "CANCELLED":

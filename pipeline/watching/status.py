@@ -50,7 +50,7 @@ Ratios = Callable[[Cell], str]
 
 
 def newest(states: Iterable[JobState]) -> list[JobState]:
-    """Of jobs of the same cell or part of one, framework and kind of run only the last, and all that are not over."""
+    """Of jobs of the same cell, framework and kind of run only the last, and all that are not over."""
     last: dict[tuple[str, ...], JobState] = {}
     active = []
     for state in states:  # oldest first
@@ -64,18 +64,15 @@ def newest(states: Iterable[JobState]) -> list[JobState]:
 def _row(state: JobState) -> tuple[str, ...]:
     """Jobs with the same row repeat each other; the rows' order is that of the lines."""
     pair = state.pair
-    return (pair.cell.name, _kind(state), f"{pair.part or 0:6}", *pair.frameworks) if pair else (state.name,)
+    return (pair.cell.name, _kind(state), *pair.frameworks) if pair else (state.name,)
 
 
 def _kind(state: JobState) -> str:
-    """`quick, sample` for a smoke run, and the node of a fleet; its jobs do not hide those of a full one, or of another
-    node."""
+    """`quick, sample` for a smoke run, whose jobs do not hide those of a full one."""
     if state.pair is None:
         return ""
     plan = state.pair.jobs[0]
-    words = [*(["quick"] if plan.quick else []), *([plan.data] if plan.data != "real" else [])]
-    words += [place] if (place := state.folder.place) else []
-    return ", ".join(words)
+    return ", ".join([*(["quick"] if plan.quick else []), *([plan.data] if plan.data != "real" else [])])
 
 
 def lines(states: Sequence[JobState], ratios: Ratios = lambda _: "", *, width: int | None = None) -> list[str]:

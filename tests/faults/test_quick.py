@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import RecordError, SubmissionError
-from harness.job import caches, staging
+from harness.job import caches
 from harness.job.progress import write_heartbeat
 from harness.job.turn import devices
 from harness.locks import hold, holders, machine_lock
@@ -22,7 +22,6 @@ from harness.plan_file import write_plan
 from pipeline.submission import local_queue
 from pipeline.watching.cancel import cancel
 from pipeline.watching.jobs import is_local_queue, job_states, words_of
-from tests.harness.job.test_staging import small_venv
 from tests.made.faults import programs
 from tests.made.guardian import pids_of
 from tests.made.patience import patience, wait_until
@@ -267,19 +266,6 @@ def test_what_slurm_and_submitit_say_around_the_cause(tmp_path: Path) -> None:
     )
     assert words_of(log) == "srun: error: Unable to contact slurm controller (connect failure)"
     assert words_of(tmp_path / "nowhere") is None
-
-
-def test_a_disk_without_room_for_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Used where it is, and the record says why."""
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path))
-    monkeypatch.setattr(staging, "ROOM", dict.fromkeys(staging.ROOM, 1e12))
-    launch = small_venv(tmp_path / "venv")
-    staging.pack(launch)
-    with staging.staged([launch], 1, say=print, while_waiting=lambda: None) as found:
-        assert found[launch].launch == launch
-        assert " MB of room, and " in found[launch].description["absent"]
-    assert not list(tmp_path.glob("staged-environment-*"))
 
 
 def test_nothing_outlives_a_killed_run_of_the_tests(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ use_cases:
     nodes: 1
     batch_sizes: [8]
     precisions: [fp32]
-    formulations: {jax: [by_node], torch: [by_node]}
+    formulations: {jax: [slow], torch: [slow]}
     settings: {gate: nowhere, pid: nowhere}
 measurement:
   {replicates: 4, warmup_s: 0.01, block_min_s: 0.1, min_blocks: 3, max_blocks: 6, max_time_s: 1.0, latency_calls: 3,

@@ -167,7 +167,7 @@ def test_dry_run_shows_what_would_be_submitted(
     shown = capsys.readouterr().out
     # Four rounds of A/A, 2 and 5 % by two frameworks: of four processes, and in turns of three pairs.
     assert re.search(r"^mnist train, calibration  any   1x1x1x1x1\+1  32 ", shown, re.MULTILINE)
-    assert main(["calibrate", *words, "--pairing", "interleaved"]) == 0
+    assert main(["calibrate", *words, "--set", "pairing=interleaved"]) == 0
     assert "  1x1x1x1x1+1  48 " in capsys.readouterr().out
 
 
@@ -177,6 +177,8 @@ def test_what_cannot_be_meant_is_refused(capsys: pytest.CaptureFixture[str]) -> 
         with pytest.raises(SystemExit, match="2"):
             main(["calibrate", *words.split()])
         assert complaint in capsys.readouterr().err
+    assert main(["calibrate", "--set", "epochs=2"]) == 2
+    assert capsys.readouterr().err == "--set epochs: calibrate takes no setting but pairing\n"
 
 
 def test_without_a_calibration_there_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

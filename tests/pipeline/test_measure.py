@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import SubmissionError
 from harness.paths import REPOSITORY
 from pipeline.measure import JobFlags, hand_over
 from pipeline.submission import render
 from pipeline.watching import follow
 from pipeline.watching.cancel import cancel
-from tests.made.faults import programs
 from tests.made.project import FakeProject, alone, make_project
 
 
@@ -24,11 +22,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePro
     cancel(project.results)
 
 
-def wait_for(project: FakeProject, fleet: int | None = None, **settings: bool) -> int:
-    """Of a fleet, nobody waits."""
-    where = {"config": REPOSITORY / "experiments.yaml", "results": project.results, "fleet": fleet}
-    executor = "slurm" if fleet else "local"
-    flags = JobFlags(**where, executor=executor, pairing="together", dry_run=False, wait=fleet is None)
+def wait_for(project: FakeProject, **settings: bool) -> int:
+    where = {"config": REPOSITORY / "experiments.yaml", "results": project.results}
+    flags = JobFlags(**where, executor="local", pairing="together", dry_run=False, wait=True)
     plan = project.plan(measurements=1, **settings)
     return hand_over([alone(plan)], project.config, flags, lambda _: print("the comparison"))
 
@@ -56,17 +52,3 @@ def test_there_is_no_page_of_nothing(project: FakeProject, capsys: pytest.Captur
     assert wait_for(project, crash=True) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "the comparison"
     assert not project.results.report.exists()
-
-
-def test_a_node_of_a_fleet_that_is_refused_costs_no_other(
-    project: FakeProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sinfo = 'echo "n1|idle|main*|gpu:2|(null)"; echo "n2|idle|main*|gpu:2|(null)"'
-    sbatch = 'case "$*" in *nodelist=n1*) echo "n1 is reserved" >&2; exit 1;; esac; echo "Submitted batch job 7"'
-    programs(project.root, sinfo=sinfo, sbatch=sbatch, **dict.fromkeys(("srun", "squeue", "sacct", "scancel"), ":"))
-    monkeypatch.setenv("PATH", f"{project.root}:/usr/bin:/bin")
-    with pytest.raises(SubmissionError) as refusal:
-        wait_for(project, fleet=2)
-    words = "Submitted 1 of 2 jobs: any/torch_mnist_3 on n2 (job 7).\n  any/torch_mnist_3 on n1: n1 is reserved\n"
-    assert str(refusal.value).startswith(words)
-    assert "any/torch_mnist_3: submitted as job 7 on n2" in capsys.readouterr().out

@@ -13,9 +13,7 @@ from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import run_main, wait_for
 
 MODES = "{jax: [varies, slow, slower], torch: [slow, slower]}"
-CONFIG = changed(
-    "{jax: [by_node], torch: [by_node]}", MODES, changed("block_min_s: 0.1", "block_min_s: 0.02", BEHAVING)
-)
+CONFIG = changed("{jax: [slow], torch: [slow]}", MODES, changed("block_min_s: 0.1", "block_min_s: 0.02", BEHAVING))
 SO_FAR = re.compile(
     r"^[\d:]{8} [^()]* \(mnist, batch 8, fp32\): (so far )?JAX:? ([\d.]+) ×(?: faster)?(?: \(([\d.]+) to ([\d.]+)\))?; "
     r"(\d) [^;]*pairs?[^;]*; varies\.eager / slow\.eager$",

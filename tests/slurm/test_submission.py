@@ -11,13 +11,12 @@ from harness.errors import SubmissionError
 from harness.experiments.expand import Selection, expand
 from pipeline.submission.queue_job import QueueJob
 from pipeline.submission.render import write_scripts
-from pipeline.submission.spread import spread
 from pipeline.watching import slurm_states
 from pipeline.watching.cancel import cancel
 from pipeline.watching.follow import follow
 from pipeline.watching.jobs import job_states
 from tests.made.config_text import MINIMAL, config_of
-from tests.made.project import FakeProject, alone
+from tests.made.project import FakeProject
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import job_id, state_of, wait_for
 
@@ -105,20 +104,6 @@ def test_states_of_known_and_unknown_jobs(project: FakeProject, slurm: Cluster) 
     states = slurm_states.query([done, "4000000"])
     assert {job: state.name for job, state in states.items()} == {done: "COMPLETED"}
     assert slurm_states.query(["4000000"]) == {}
-
-
-def test_parts_of_a_cell_run_at_once_and_are_not_submitted_again(
-    project: FakeProject, slurm: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each part's script has its own plan: their records are those of the whole cell."""
-    pair = alone(project.plan(measurements=4, sleep_s=3))
-    parts = spread([pair], 2)
-    folders = project.submit_pairs(*parts, executor="slurm")
-    wait_for(lambda: {state_of(project, one).state for one in folders} == {"running"}, "both at once")
-    assert project.submit_pairs(*spread([pair], 2), executor="slurm") == folders
-    assert capsys.readouterr().out.count("running already, as job") == 2
-    assert follow(folders, project.results) == 0
-    assert {one.measurement_id for one in project.records()} == {one.id for one in pair.measurements()}
 
 
 def test_blanks_percent_signs_and_hashes_in_the_header_of_a_script_by_hand(

@@ -16,7 +16,7 @@ BOTTOM = tuple(f"harness.{name}" for name in OF_BOTTOM)
 GROUND = (*BOTTOM, "harness.plan", "harness.paths", "harness.plan_file")
 WORK = (*GROUND, "harness.results", "harness.work")
 OF_RUNNERS = tuple(f"harness.measure.{name}" for name in ("program", "use_cases", "world", "gpu"))
-OF_JOBS = tuple(f"harness.job.{name}" for name in ("launch", "progress", "staging"))
+OF_JOBS = tuple(f"harness.job.{name}" for name in ("launch", "progress"))
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # A room, or a module of it, and what of our own code it may import besides itself. The longest name counts.

@@ -161,7 +161,7 @@ def test_dry_run(copy: Path, config: Path, tmp_path: Path) -> None:
     assert not (results / "jobs").exists()
     text = (copy / "slurm_scripts" / "jax_cifar10_3.sh").read_text()
     assert f"--use_case 3 --config '{config}' --results '{results}')" in text
-    full = call(*flags, "--full", "--pairing", "together", repository=copy, without_slurm=True).stdout
+    full = call(*flags, "--full", "--set", "pairing=together", repository=copy, without_slurm=True).stdout
     assert re.search(r"^cifar10 per sample gradients  any   1x2x2x2x1\+2  240  ", full, re.MULTILINE)
     assert "The processes of JAX and PyTorch run one after the other.\n" in full
     assert "--use_case 3 --full --config" in (copy / "slurm_scripts" / "jax_cifar10_3.sh").read_text()
@@ -178,7 +178,8 @@ def test_the_pairing_of_the_file_and_of_the_flag_that_overrides_it(config: Path,
     said = dry_run("--executor", "slurm", SBATCH_ACCOUNT="lab")
     assert "JAX and PyTorch run in turns, block by block." in said
     assert "\nOptions of sbatch from this shell, which beat experiments.yaml: SBATCH_ACCOUNT\n" in said
-    assert "JAX and PyTorch run one after the other." in dry_run("--executor", "slurm", "--pairing", "together")
+    said = dry_run("--executor", "slurm", "--set", "pairing=together", "--set", "epochs=3")
+    assert "JAX and PyTorch run one after the other." in said
 
 
 def test_dry_run_for_this_machine(copy: Path, dry_run: Callable[..., str]) -> None:

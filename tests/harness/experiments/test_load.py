@@ -195,8 +195,6 @@ MISTAKES = r"""
 5:10: cluster.frameworks.jax: runtime and image go together: name both for a container, or neither
 ? {python: /opt/jax/bin/python} -> {mounts: [/scratch]}
 5:10: cluster.frameworks.jax: mounts and options are of a container; name its runtime and image, or leave them out
-? {python: /opt/torch/bin/python} -> {runtime: podman, image: torch}\n  stage_environment: true
-3:3: cluster: stage_environment is for a venv of many files, and torch has an image, which is one already; write it
 ? project: trial -> project: !foo trial
 1:10: project: !foo: a tag means nothing here; leave it out
 ? weight_decay: 0 -> weight_decay: 1e300
@@ -262,8 +260,6 @@ MISTAKES = r"""
 4:14: cluster.partition: x #SBATCH --array=0-9: must be one line without control characters
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  partition: "a\\ud800"\n
 4:14: cluster.partition: a\ud800: must be valid Unicode text; this is half a character
-? {python: /opt/jax/bin/python} -> {runtime: podman, image: jax, stage_environment: true}
-5:10: cluster.frameworks.jax: stage_environment is for a venv of many files, and an image is one already; leave it out
 ? +presets: {one: {about: x, parts: [{use_cases: [3], benchmarks: [cifar10], frameworks: [jax], models: [resnet18]}]}}
 34:35: presets.one.parts[0]: leaves nothing to measure for jax in cifar10_3
 ? +presets: {one: {about: x, parts: [{benchmarks: [minst]}]}}
@@ -302,7 +298,7 @@ def test_the_whole_of_a_message(tmp_path: Path) -> None:
     assert complaints(changed("time_limit_minutes: 30", "time_limit_minute: 30"), tmp_path) == [
         "3:3: cluster.time_limit_minute: unknown key; valid: partition, account, qos, constraint, "
         "time_limit_minutes, cpus_per_task, memory_gb, sbatch_options, setup, requeue, srun_options, cpu_bind, "
-        "whole_nodes, max_parallel_jobs, stage_environment, frameworks; did you mean time_limit_minutes?"
+        "whole_nodes, max_parallel_jobs, frameworks; did you mean time_limit_minutes?"
     ]
     assert complaints(changed("[vmap: [eager], loop]", "[vmap: [eagr], loop]"), tmp_path) == [
         "29:48: use_cases.3.formulations.torch[0].vmap[0]: eagr: not in the runs of vmap in "

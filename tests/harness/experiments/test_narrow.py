@@ -10,7 +10,7 @@ from harness.errors import ConfigError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.flags import add_narrowing_flags
 from harness.experiments.model import Config
-from harness.experiments.narrow import Narrowing, narrowing_of
+from harness.experiments.narrow import Narrowing, narrowing_of, take_pairing
 from harness.job.main import _parse_arguments, _plan_by_flags
 from harness.paths import REPOSITORY
 from harness.plan import Pair
@@ -156,6 +156,10 @@ did you mean epochs?
 --set learning_rate=inf: too large for a number
 --set epochs=2 --set epochs=3 | 1
 --set epochs: given twice
+--set paring=together | 1
+did you mean pairing?
+--set pairing=together | 1
+--set pairing: only `main.py` and `main.py calibrate` take it; a job by hand takes --interleaved
 --execution_mode loop.eager --batch_size 32 | 3
 torch with all of --batch_size 32 --execution_mode loop.eager: * 8 + 4, without --execution_mode there would be 4 + 4.
 --model resnet18 | 3
@@ -176,6 +180,25 @@ def test_what_is_wrong_with_a_flag(asked: str, complaint: str, config: Config) -
     with pytest.raises(ConfigError) as caught:
         narrowed(config, words, use_cases=(int(use_case),), frameworks=tuple(frameworks))
     assert all(piece in str(caught.value) for piece in complaint.split(" * "))
+
+
+def test_the_pairing_is_taken_out_of_the_settings() -> None:
+    arguments = argparse.Namespace(set=[("epochs", "2"), ("pairing", "together"), ("pairing", "together")])
+    assert (take_pairing(arguments), arguments.set) == ("together", [("epochs", "2")])
+    assert (take_pairing(arguments), take_pairing(argparse.Namespace(set=None))) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        (["turns"], "--set pairing=turns: valid: auto, together, interleaved"),
+        (["together", "auto"], "--set pairing: given twice, with different values; one run has one"),
+    ],
+)
+def test_what_is_wrong_with_a_pairing(values: list[str], complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        take_pairing(argparse.Namespace(set=[("pairing", value) for value in values]))
+    assert str(caught.value) == complaint
 
 
 def test_a_precision_concerns_the_cells_that_take_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What is asked of srun, and what its words mean."""
 
 import itertools
+import os
 import socket
 from pathlib import Path
 
@@ -8,13 +9,16 @@ import pytest
 
 from harness.errors import ConfigError
 from harness.job.slurm_step import (
+    GPU_SLOT,
     PORTS,
     ends_of_tasks,
     free_port,
     lost_node,
     nodes_of_job,
+    note_gpu_slot,
     require_allocation,
     step_command,
+    take_gpu_slot,
 )
 from harness.plan import Cell
 
@@ -36,6 +40,28 @@ def test_one_task_for_each_device_or_one_for_a_node_with_the_cpus_of_all_its_dev
     assert alone[-1] == "--error=/r/x.log"
     with_options = step_command(cell(4, 1), 1, Path("/r/x.log"), {}, options=("--cpu-bind=cores", "--mpi=pmix"))
     assert with_options == [*alone, "--cpu-bind=cores", "--mpi=pmix"], "the last of two --mpi counts"
+
+
+def test_a_step_of_a_job_that_shares_its_node_has_all_its_cpus_and_moves_to_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Slurm shows all GPUs and CPUs of the job to such a step."""
+    monkeypatch.delenv(GPU_SLOT, raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    note_gpu_slot()
+    take_gpu_slot()
+    assert GPU_SLOT not in os.environ and os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+    own = os.sched_getaffinity(0)
+    monkeypatch.setenv(GPU_SLOT, "")
+    monkeypatch.setenv("SLURM_STEP_GPUS", "1")
+    note_gpu_slot()
+    assert os.environ[GPU_SLOT] == f"1 {','.join(map(str, sorted(own)))}"
+    cpus = {"SLURM_CPUS_PER_TASK": "4", "SLURM_JOB_CPUS_PER_NODE": "64", GPU_SLOT: os.environ[GPU_SLOT]}
+    assert "--cpus-per-task=64" in step_command(cell(1, 1), 1, Path("/r/x.log"), cpus)
+    moved: list[tuple[int, list[int]]] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *given: moved.append(given))
+    take_gpu_slot()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1" and moved == [(0, sorted(own))]
 
 
 @pytest.mark.parametrize(

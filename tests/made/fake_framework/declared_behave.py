@@ -14,7 +14,7 @@ class Settings(Frozen):
 
 
 NAMES = (
-    *("well", "slow", "slower", "varies", "by_neighbours", "by_node", "alternates", "gated", "all_gated"),
+    *("well", "slow", "slower", "varies", "alternates", "gated", "all_gated"),
     *("compiles", "cannot_use_its_caches", "hangs_with_its_caches", "sleeps", "dies_later", "hangs_later"),
     *("waits_later", "fills_the_device_at_first", "is_killed", "is_killed_and_leaves_a_worker", "segfaults"),
     *("exits", "is_signalled", "fills_the_host", "fills_the_device", "diverges"),

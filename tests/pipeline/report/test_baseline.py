@@ -1,5 +1,5 @@
-"""Each framework against itself, before and now, alone and beside neighbours: a planted slowdown ends with 1. By
-hand-made throughputs with known answers."""
+"""Each framework against itself, before and now: a planted slowdown ends with 1. By hand-made throughputs with known
+answers."""
 
 import csv
 import math
@@ -16,9 +16,7 @@ from harness.results.record import Record
 from harness.results.statistics import unpaired_interval
 from main import main
 from pipeline.report.baseline import baseline_table, before_and_after, changes_of
-from pipeline.report.neighbours import neighbours_table
-from tests.made.report_records import CPU, record, save, with_blocks
-from tests.pipeline.report.shown import reported
+from tests.made.report_records import CPU, record, save
 
 THEN = CPU | {"node": "n1", "packages": {"jax": "0.10.2", "torch": "2.14.1"}}
 NOW = CPU | {"node": "n2", "packages": {"jax": "0.10.2", "torch": "2.15.0"}}
@@ -94,8 +92,6 @@ def test_what_the_command_line_refuses(tmp_path: Path, report: Report) -> None:
         (["--baseline", "2026-10", "--fail-above", "3x"], "3x: a slowdown below 100 %, such as 3%"),
         (["--baseline", "2026-10", "--update-readme"], "take the records of one results folder"),
         (["--results", str(folder)], "is named twice"),
-        (["--fleet", "--results", str(folder.parent)], "--fleet: takes one results folder"),
-        (["--fleet", "--baseline", "2026-10"], "--fleet: takes one results folder, without --baseline"),
     ):
         code, shown = report(folder, *flags)
         assert (code, words in shown) == (2, True), shown
@@ -141,40 +137,3 @@ def test_the_interval_is_welch_s() -> None:
     assert unpaired_interval(now, then) == pytest.approx(sorted(expected), rel=1e-3)
     assert unpaired_interval([2.0, 2.0], [1.0, 1.0]) == pytest.approx((2, 2))
     assert unpaired_interval([2.0], [1.0, 1.1]) is None
-
-
-# What neighbours cost.
-
-
-def slowed(record: Record, by: float) -> Record:
-    return with_blocks(record, block_times_s=[time_s / by for time_s in record.result.blocks.block_times_s])
-
-
-ALONE = made(THEN | {"neighbours": 0}, OCTOBER)
-WITH_7 = made(THEN | {"neighbours": 7}, NOVEMBER)
-BESIDE = [slowed(one, 0.96 if one.measurement.framework == "jax" else 0.98) for one in WITH_7]
-
-
-def test_what_neighbours_cost_each_framework_and_the_ratio() -> None:
-    """0.96 * exp(+-2.447 * 0.00816 * sqrt(2 / 4)), as above. In the ratio, what replicates differ by is the same on
-    both sides, so its interval has no width: 0.96 / 0.98."""
-    table = neighbours_table(ALONE, BESIDE)
-    title, *lines = [line.cells for line in table.lines]
-    assert title == ["mnist train, cnn-b100-fp32, on CPU: Xeon, 7 neighbours"]
-    assert lines == [
-        ["JAX step.jit", "-4.0 % (-5.3 % to -2.6 %)", "4 and 4"],
-        ["PyTorch step.eager", "-2.0 % (-3.4 % to -0.6 %)", "4 and 4"],
-        ["JAX / PyTorch", "-2.0 % (-2.0 % to -2.0 %)", "4 and 4"],
-    ]
-    assert not neighbours_table([], BESIDE).lines and not neighbours_table(ALONE, []).lines
-    assert not neighbours_table(ALONE, ALONE).lines  # measured before the node was shared
-
-
-def test_the_report_has_it_where_something_was_measured_alone(tmp_path: Path) -> None:
-    results = Results(root=tmp_path)
-    assert "neighbours" not in reported(results, *BESIDE)[0]
-    fill(results.alone.root, *ALONE)
-    shown, page = reported(results)
-    assert "JAX step.jit -4.0 %" in " ".join(shown.split())
-    assert "What neighbours on the node cost" in page
-    assert (results.report / "tables" / "neighbours.tex").is_file()

@@ -1,62 +1,74 @@
-"""Cells grouped into jobs of whole nodes, by hand."""
+"""Cells grouped into jobs of whole nodes, by hand, and the script of such a job."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from harness.errors import ConfigError
+from harness.experiments.model import NO_GRES
+from harness.job.slurm_step import GPU_SLOT
 from harness.paths import JobFolder
-from harness.plan import FRAMEWORKS
+from harness.plan import FRAMEWORKS, JobPlan, Pair, Variant
 from pipeline.submission.estimate import estimates_of
 from pipeline.submission.queue_job import QueueJob, pairs_of
 from pipeline.submission.render import render_node
 from pipeline.submission.submit import _left_of
 from pipeline.submission.whole_nodes import whole_nodes, whole_nodes_in_words
 from pipeline.watching.jobs import JobState
+from tests.made.faults import programs
 from tests.made.project import FakeProject, alone, make_project, small_config
-from tests.pipeline.submission.test_spread import pair_of
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> FakeProject:
     """Four GPUs in a node."""
-    project = make_project(tmp_path)
-    gpus = {name: gpu.model_copy(update={"per_node": 4}) for name, gpu in project.config.gpus.items()}
+    return with_gpus(make_project(tmp_path), per_node=4)
+
+
+def with_gpus(project: FakeProject, **changes: object) -> FakeProject:
+    gpus = {name: gpu.model_copy(update=changes) for name, gpu in project.config.gpus.items()}
     return FakeProject(root=project.root, config=project.config.model_copy(update={"gpus": gpus}))
 
 
-def test_cells_of_one_length_share_a_node(project: FakeProject) -> None:
-    """Six cells of one row, of 1 to 6 modes, on nodes of four GPUs: the four longest first. The two others are one row
-    each, which is never cut, so two GPUs of their node have nothing to do."""
-    pairs = [pair_of(project, {8: modes}, use_case=modes) for modes in range(1, 7)]
-    jobs = whole_nodes(pairs, project.config, None)
+def pair_of(project: FakeProject, modes: int) -> Pair:
+    """A cell of one row with so many modes in both frameworks; its use case has the same number."""
+
+    def plan(framework: str) -> JobPlan:
+        made = project.plan(framework, use_case=modes)  # type: ignore[arg-type]
+        names = [f"step.{number}" for number in range(modes)]
+        variants = [Variant(model="cnn", batch_size=8, precision="fp32", execution_mode=name) for name in names]
+        return made.model_copy(update={"variants": tuple(variants)})
+
+    plans = tuple(plan(framework) for framework in FRAMEWORKS)
+    return Pair(cell=plans[0].cell, jobs=plans)
+
+
+def script_of(project: FakeProject, *modes: int) -> str:
+    [job] = whole_nodes([pair_of(project, number) for number in modes], project.config)
+    return render_node(job, project.config, results=project.results.root, repository=project.root)
+
+
+def test_cells_of_similar_length_share_a_node(project: FakeProject) -> None:
+    """Six cells, of 1 to 6 modes, on nodes of four GPUs: the four longest first."""
+    jobs = whole_nodes([pair_of(project, modes) for modes in range(1, 7)], project.config)
     assert [[pair.cell.use_case for pair in job.pairs] for job in jobs] == [[6, 5, 4, 3], [2, 1]]
     assert [(job.name, job.gpus) for job in jobs] == [("any/node_1", 4), ("any/node_2", 4)]
-    assert [job.alone and job.alone.cell.use_case for job in jobs] == [3, None]
     assert [pair.cell.use_case for pair in pairs_of(jobs)] == [6, 5, 4, 3, 2, 1]
 
 
-def test_gpus_without_a_cell_get_rows_of_another(project: FakeProject) -> None:
-    """Two cells, of five rows and of one, on four GPUs: three parts and one."""
-    pairs = [pair_of(project, dict.fromkeys((8, 16, 32, 64, 128), 1)), pair_of(project, {8: 1}, 5)]
-    [job] = whole_nodes(pairs, project.config, None)
-    parts = [f"any/pair_mnist_3_part{number}" for number in (1, 2, 3)]
-    assert sorted(pair.name for pair in job.pairs) == [*parts, "any/pair_mnist_5"]
-
-
 def test_several_gpus_are_a_job_of_their_own_and_how_many_a_node_has_must_be_known(project: FakeProject) -> None:
-    pair = pair_of(project, {8: 1})
+    pair = pair_of(project, 1)
     several = pair.model_copy(update={"cell": pair.cell.model_copy(update={"devices": 2})})
-    assert whole_nodes([several], project.config, None) == [QueueJob.of(several)]
+    assert whole_nodes([several], project.config) == [QueueJob.of(several)]
     words = r"cluster\.whole_nodes in .*: how many GPUs has a node\? Set gpus\.any\.per_node"
     with pytest.raises(ConfigError, match=words):
-        whole_nodes([pair], small_config(), None)
+        whole_nodes([pair], small_config())
 
 
 def test_a_cell_of_which_one_framework_is_left_stays_on_its_node(project: FakeProject) -> None:
-    """And what is measured once more without neighbours may be all that is left."""
-    short, long = (pair_of(project, {8: modes}, use_case=modes) for modes in (1, 2))
-    [job] = whole_nodes([short, long], project.config, None)
+    short, long = (pair_of(project, modes) for modes in (1, 2))
+    [job] = whole_nodes([short, long], project.config)
     under_way = {
         framework: [
             JobState(folder=project.results.new_job_folder(one), pair=one, state="running")
@@ -67,23 +79,39 @@ def test_a_cell_of_which_one_framework_is_left_stays_on_its_node(project: FakePr
     folders: list[JobFolder] = []
     left = _left_of(job, project.results, "slurm", under_way["torch"], folders)
     assert left is not None and folders == [one.folder for one in under_way["torch"][::-1]]
-    of_jax = [alone(pair.jobs[0]) for pair in (long, short)]
-    assert (left.name, left.pairs, left.alone) == ("any/node_1", (of_jax[0], of_jax[1]), short)
-    left = _left_of(job, project.results, "slurm", under_way["jax"] + under_way["torch"], [])
-    assert left is not None and (left.pairs, left.alone) == ((), short)
+    assert (left.name, left.pairs) == ("any/node_1", (alone(long.jobs[0]), alone(short.jobs[0])))
+    assert _left_of(job, project.results, "slurm", under_way["jax"] + under_way["torch"], []) is None
 
 
-def test_its_script_and_sentence(project: FakeProject) -> None:
-    pairs = [pair_of(project, {8: modes}, use_case=modes) for modes in (1, 2)]
-    [job] = whole_nodes(pairs, project.config, None)
-    script = render_node(job, project.config, results=project.results.root, repository=project.root)
-    folder = project.root / "slurm_scripts"
-    plans = f"--plan {folder}/pair_mnist_2.json --plan {folder}/pair_mnist_1.json --alone {folder}/pair_mnist_1.json"
-    assert f"-m harness.job --lanes {plans}" in script
-    assert f"srun --overlap --nodes=1 --ntasks=1 --cpus-per-task={4 * project.config.cluster.cpus_per_task} " in script
+def test_what_its_script_asks_of_slurm(project: FakeProject) -> None:
+    """All of the node for the job, and one GPU for each step; where Slurm counts none, the script tells them apart."""
+    script = script_of(project, 1, 2)
     asked = ("nodes=1", "ntasks-per-node=4", "gres=gpu:4", "exclusive", "mem=0G", "job-name=node_1")
     assert {f"#SBATCH --{option}" for option in asked} <= set(script.splitlines())
+    folder = project.root / "slurm_scripts"
+    assert f"\nplans=({folder}/pair_mnist_2.json {folder}/pair_mnist_1.json)\n" in script
+    assert "--cpus-per-task=1 --mem=0 " in script and "\nstep+=(--gres=gpu:1)\n" in script
+    assert f"\nexport {GPU_SLOT}= " in script and "CUDA_VISIBLE_DEVICES" not in script
+    assert ' && exec scontrol requeue "$SLURM_JOB_ID"\n' in script
+    uncounted = script_of(with_gpus(project.with_cluster(requeue=False), gres=NO_GRES), 1, 2)
+    assert "gres" not in uncounted and "\n    export CUDA_VISIBLE_DEVICES=$((gpu++))  #" in uncounted
+    assert "scontrol" not in uncounted
+
+
+def test_by_hand_without_slurm_one_cell_after_the_other(project: FakeProject, tmp_path: Path) -> None:
+    """And one that fails costs no other."""
+    (tmp_path / "bin").mkdir()
+    programs(tmp_path / "bin", python='echo "$*"; case "$*" in *mnist_2*) exit 1;; esac')
+    script = script_of(project, 1, 2).replace("\nrun=(", f"\nrun=({tmp_path}/bin/python ", 1)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+    assert done.returncode == 1, done.stderr
+    assert [line.rpartition("/")[2] for line in done.stdout.splitlines()] == ["pair_mnist_2.json", "pair_mnist_1.json"]
+
+
+def test_its_sentence(project: FakeProject) -> None:
+    [job] = whole_nodes([pair_of(project, modes) for modes in (1, 2)], project.config)
     estimates = estimates_of(job.pairs, project.results, "slurm")
     words = whole_nodes_in_words([job], dict(zip((one.name for one in job.pairs), estimates, strict=True)))
-    assert "1 job on all 4 GPUs of a node, 2 cells or parts of cells side by side" in words
-    assert words.endswith("without neighbours, to see what these cost: mnist per sample gradients.")
+    assert words.startswith(
+        "Whole nodes: 1 job on all 4 GPUs of a node, 2 cells, one on each GPU; the longest node is "
+    )

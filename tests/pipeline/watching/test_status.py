@@ -215,15 +215,10 @@ def test_a_failure_names_its_cause(project: FakeProject, folder: JobFolder) -> N
     assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "cnn-b1-fp32-step.eager-r0: timeout")
 
 
-def test_a_job_that_shares_its_node_waits_there_and_fails_with_it(project: FakeProject, folder: JobFolder) -> None:
+def test_a_job_that_shares_its_node_fails_with_it(project: FakeProject, folder: JobFolder) -> None:
     """Its own log has nothing where the job of the node has not come so far."""
     node = project.results.new_job_folder("any/node_1")
     submitted(folder, command=["sbatch", "slurm", str(node.root)])
-    folder.waits_for.write_text("a GPU of its node")
-    assert verdict(project, folder, in_slurm("RUNNING")) == ("queued", "waits for a GPU of its node")
-    beat(folder, "running")
-    assert verdict(project, folder, in_slurm("RUNNING")) == ("running", None)
-    folder.heartbeat.unlink()
     node.root.mkdir(parents=True)
     (node.root / "12_0_log.err").write_text("module: not found\n")
     assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "Slurm: FAILED: module: not found")
@@ -302,9 +297,6 @@ def test_the_newest_job_of_a_row_is_shown_and_all_active_ones(project: FakeProje
     jax = state(project, "jax-20261121T100000.000000Z-aaaa", "done", framework="jax")
     assert newest([first, jax, second, third]) == [jax, second, third]
     assert newest([first]) == [first]
-    pair = alone(project.plan())
-    parts = [replace(one, pair=pair.model_copy(update={"part": part})) for part, one in ((1, first), (2, third))]
-    assert newest([*parts, jax]) == [jax, *parts]  # each measures what no other does
 
 
 def heartbeat_of(*, eta_s: float | None = None, **changes: Any) -> Heartbeat:
@@ -343,7 +335,7 @@ def test_what_a_job_does_is_said_in_words(project: FakeProject) -> None:
 def test_every_phase_that_is_reported_has_words() -> None:
     sources = [path.read_text() for path in (REPOSITORY / "harness").rglob("*.py")]
     reported = {name for text in sources for name in re.findall(r'(?:channel\.progress|set_phase)\("([^"]+)"', text)}
-    assert reported == {*PHASES, "unpacks the environment"}
+    assert reported == {*PHASES}
     assert all(any(words in text for text in sources) for words in ('current = "its turn"', ': parity gate"'))
 
 

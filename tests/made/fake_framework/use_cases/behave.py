@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import CheckFailed, Refused
-from harness.job.turn import neighbours
 from harness.measure.channel import Channel
 from harness.measure.program import Phase, Program, Session
 from harness.results.parity import PARITY_BATCH_SIZE
@@ -100,16 +99,6 @@ def of_steps(step_s: float) -> Callable[[Session[Any]], Work]:
 
 
 slow, slower = of_steps(10e-3), of_steps(20e-3)
-
-
-def by_node(session: Session[Any]) -> Work:
-    """60 ms, and 20 % less speed on the node that SLOW_NODE names."""
-    return of_steps(60e-3 / (0.8 if os.environ["SLURMD_NODENAME"] == os.environ["SLOW_NODE"] else 1.0))(session)
-
-
-def by_neighbours(session: Session[Any]) -> Work:
-    """60 ms, and 20 % less speed beside another job of this machine: a busy machine adds a millisecond or two."""
-    return of_steps(60e-3 / (0.8 if neighbours() else 1.0))(session)
 
 
 def varies(session: Session[Any]) -> Work:
