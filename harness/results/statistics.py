@@ -217,8 +217,8 @@ def net_energy_per_sample(energy: Energy) -> float | None:
 
 
 def numbers_read(states: Sequence[GpuState], name: str) -> list[float]:
-    """Of one reading of the GPU, wherever it was not refused."""
-    return [state[name] for state in states if name in state and not isinstance(state[name], tuple)]
+    """Return the values of one reading of the GPU, without those that were refused."""
+    return [value for state in states if isinstance(value := state.get(name), int | float)]
 
 
 def words_read(states: Sequence[GpuState], name: str) -> set[str]:
