@@ -101,6 +101,7 @@ def _judged_report(results: Results) -> str | None:
         text = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL) if file.suffix == ".html" else text
         if why := judged_text(file.name, text):
             return why
+        text = re.sub(r"^%.*", "", text, flags=re.MULTILINE) if file.suffix == ".tex" else text  # comments of LaTeX
         if found := [words for words in EXECUTED[file.suffix] if words in text]:
             return f"{file.name} has {found[0]}"
         if file.suffix == ".csv":
