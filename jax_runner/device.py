@@ -1,8 +1,10 @@
 """The device as JAX sees it: precision, waiting, memory, compilations, and the other processes' devices."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -171,6 +173,7 @@ class Device(program.Device):
             "version": jax.__version__,
             "platform": self.device.platform,
             "device": self.kind,
+            "threads": thread_count(),
             "matmul_precision": jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
         }
         if self.on_gpu:
@@ -280,6 +283,16 @@ def start_libraries(precision: str) -> None:
     for device in jax.local_devices():
         arguments = (jnp.ones(shape, dtype) for shape in ((16, 16, 16, 32), (3, 3, 32, 32), (256, 256)))
         jax.block_until_ready(gradients(*jax.device_put(tuple(arguments), device)))
+
+
+def thread_count() -> int | None:
+    """Return how many threads XLA computes with on the CPU. JAX does not tell, so the kernel is asked for their names;
+    None where no CPU client was started."""
+    count = 0
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # a thread that has ended
+            count += (task / "comm").read_text() == "tf_XLAEigen\n"
+    return count or None
 
 
 def library_versions() -> dict[str, Any]:

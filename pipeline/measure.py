@@ -1,5 +1,6 @@
 """`python main.py`: from what the flags select to submitted jobs; with --wait until they are over."""
 
+import os
 import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ from harness.experiments.presets import Part, expand_preset, left_out, preset_of
 from harness.paths import REPOSITORY, Results
 from harness.plan import Pair, Pairing
 from harness.printable import wrapped
+from harness.results.environment_variables import require_nothing_refused
 from harness.results.fake_gpu import found_fakes, require_place
 from harness.work.datasets import DataFiles
 from harness.work.declared import benchmark as declared_benchmark
@@ -191,6 +193,7 @@ def hand_over(
         print(f"Cluster {config.profile}: {config.site_file} over {config.file}")
     require_writable(results)
     require_place(results, found_fakes())
+    require_nothing_refused(os.environ)
     pairing = flags.pairing or config.pairing
     with without_collector():
         is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)

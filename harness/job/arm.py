@@ -25,6 +25,7 @@ from harness.measure.channel import ChildTask, Event
 from harness.paths import JobFolder, Results
 from harness.plan import JobPlan, Launch, Measurement
 from harness.results.environment import load_average
+from harness.results.environment_variables import UNSET
 from harness.results.fake_gpu import HEADLINE, is_of_a_fake
 from harness.results.flags import quality_flags
 from harness.results.looks import Part
@@ -340,6 +341,8 @@ class Arm:
                 result = with_warm_start(result, start_twice(attempt.task, attempt.log, self._work))
         finally:  # also where a signal ends the job meanwhile: what was measured is recorded
             environment = self._environment | report.environment
+            if unset := {**self._environment.get(UNSET, {}), **report.environment.get(UNSET, {})}:
+                environment[UNSET] = unset
             environment["neighbours"] = max(environment["neighbours"], neighbours())
             if pairing is not None:
                 environment["pairing"] = environment["pairing"] | pairing

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import ProjectError, Refused
-from harness.job.main import die_with_parent, thread_variables
+from harness.job.main import die_with_parent
 from harness.job.slurm_step import free_port
 from harness.job.turn import turn
 from harness.measure import clock
@@ -26,6 +26,7 @@ from harness.measure.world import World
 from harness.plan import FRAMEWORKS, Framework, Precision
 from harness.printable import printable
 from harness.results.ceilings import Ceiling, CeilingsRecord, Kind, write_ceilings
+from harness.results.cpus import thread_variables
 from harness.results.environment import code_digests, describe_environment, loaded_code
 from harness.results.fake_gpu import found_fakes
 from harness.results.record import Blocks
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def in_ranks(words: Sequence[str], devices: int) -> int:
     """Exit status: 0, or 1 where a process failed; then the others, which wait for it, are ended."""
-    environment = os.environ | thread_variables(World(size=devices), len(os.sched_getaffinity(0)))
+    environment = os.environ | thread_variables(devices)
     command = [sys.executable, "-m", "harness.job.ceilings", *words, str(devices)]
     port = str(free_port())
     with ExitStack() as stack:

@@ -26,7 +26,9 @@ from harness.job.turn import turn
 from harness.measure.gpu import EXCLUSIVE_MODES, open_gpu
 from harness.paths import JobFolder, Results, timestamp
 from harness.plan import Pair
+from harness.results.cpus import quota_in_words
 from harness.results.environment import describe_environment
+from harness.results.environment_variables import UNSET, unset_in_words, unset_steering
 from harness.results.looks import rounds
 from harness.results.parity_gate import ParityGate
 from harness.results.record import DataIdentity, WeightsIdentity
@@ -63,6 +65,11 @@ class Job:
         self._pair = pair
         self._results = results
         environment = describe_environment()
+        if unset := unset_steering(dict(os.environ)):
+            environment[UNSET] = unset
+        self._notes = unset_in_words(unset)
+        if quota := quota_in_words(environment["cpu"].get("quota"), len(environment["cpu"]["affinity"])):
+            self._notes.append(f"warning: {quota}")
         slurm = environment["slurm"] or {}
         # One run of the job: what it measures is near in time, on one machine.
         run = f"{slurm['job_id']}.{slurm['restart_count']}" if slurm else timestamp()
@@ -105,6 +112,8 @@ class Job:
         at_most = "at most " if self._screenings or looks_of(self._pair.jobs[0].protocol.replicates) else ""
         count, where = self.progress.measurements_total, self._results.records(self._pair.cell)
         self._teller.say(f"{self._pair.name}: {at_most}{count} measurements, records in {where}")
+        for note in self._notes:
+            self._teller.say(note)
         remove_leftovers()
         for arm in self._arms.values():
             arm.open()

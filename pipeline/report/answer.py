@@ -41,7 +41,10 @@ Outcome = Literal["faster", "same", "open", "none"]
 NOT_DECIDED = "not decided"
 MOST_ROWS = 12
 """Of one device. With more there is one answer for each section."""
-AGAINST = ("mixed_environment", "other_gpu_read", "other_processes", "throttled", "low_clocks", "overruled")
+AGAINST = (
+    *("mixed_environment", "other_gpu_read", "other_processes", "throttled", "low_clocks", "overruled"),
+    *("steered", "cpu_quota"),
+)
 """Flags that say something against an answer, whatever its interval is."""
 HELPS = ("not_paired", "processes_differ", "imprecise", "drift")
 """Flags that say why there is no verdict yet, and what would help. With a verdict they say nothing more: the interval
