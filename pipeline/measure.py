@@ -13,6 +13,7 @@ from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config, PresetPart
 from harness.experiments.presets import Part, expand_preset, left_out, preset_of
+from harness.measure.other_cpu_load import busy_machine
 from harness.paths import REPOSITORY, Results
 from harness.plan import Pair, Pairing
 from harness.printable import wrapped
@@ -235,6 +236,8 @@ def hand_over(
     executor = choose_executor(flags.executor)
     if flags.spread is not None and executor == "local":
         raise ConfigError("--spread shares work out over a cluster; on this machine one job runs after the other")
+    if executor == "local" and (warning := busy_machine()):
+        print(wrapped(warning))
     folders = submit(jobs, config, scripts, executor=executor, results=results)
     if flags.wait:
         from pipeline.report.command import make_page

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -98,6 +99,8 @@ class Arm:
         self.measured = 0
         """Since this process began."""
         self._has_failed = False
+        self._again: set[str] = set()
+        """Ids of measurements that are made once more, whatever record they have."""
         self.tracker = Tracker()
         self._gate = ParityGate(inputs.results)
         self.refusals: dict[str, str] = {}
@@ -179,7 +182,19 @@ class Arm:
         return readable_record(path) if path else None
 
     def settled_record(self, measurement: Measurement) -> Path | None:
+        if measurement.id in self._again:
+            return None
         return find_settled_record(measurement, self._results, self._environment["scheduler"], job=self._own_only)
+
+    @contextmanager
+    def once_more(self, measurement: Measurement) -> Iterator[None]:
+        """Measure it again meanwhile; the newer record then counts."""
+        self._again.add(measurement.id)
+        self._progress.measurements_total += 1
+        try:
+            yield
+        finally:
+            self._again.remove(measurement.id)
 
     def may_take_turns(self, measurement: Measurement) -> bool:
         """One that was cut off again and again is shorter by itself."""

@@ -32,6 +32,7 @@ from harness.job.slurm_step import may_be_requeued
 from harness.job.turn import keep_busy
 from harness.measure.channel import Channel, ChildTask
 from harness.measure.clock import NO_TURNS
+from harness.measure.other_cpu_load import busy_machine
 from harness.measure.process import run_child
 from harness.measure.turns import Turns
 from harness.measure.world import World
@@ -79,6 +80,8 @@ def _run_job(framework: Framework | None, parsed: argparse.Namespace) -> int:
         require_nothing_refused(os.environ)
         if len(parsed.job_folder or parsed.plan) > 1 or parsed.alone is not None or parsed.lanes:
             return _run_side_by_side(parsed)
+        if not parsed.job_folder and (warning := busy_machine()):
+            print(warning, flush=True)
         pair, folder, results = _plan_of(framework, parsed)
         source = benchmark(pair.cell.benchmark).data
         first = pair.jobs[0]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.results import ratios
+from harness.results.busy import is_busy
 from harness.results.cpus import quota_in_words
 from harness.results.environment_variables import caveats
 from harness.results.record import Blocks, GpuState, Latency, Record, Result
@@ -139,6 +140,8 @@ def comparable_throughput(record: Record) -> float | None:
     """Samples per second; None where there is no number that may be compared."""
     result = record.result
     if record.outcome != "ok" or result is None or result.blocks is None or record.flags.keys() & set(WORTHLESS):
+        return None
+    if is_busy(record):
         return None
     return throughput_samples_per_s(result.blocks)
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import SubmissionError
+from harness.errors import ConfigError, SubmissionError
 from harness.paths import REPOSITORY
+from pipeline import measure
 from pipeline.measure import JobFlags, hand_over
 from pipeline.submission import render
 from pipeline.watching import follow
@@ -56,6 +57,24 @@ def test_there_is_no_page_of_nothing(project: FakeProject, capsys: pytest.Captur
     assert wait_for(project, crash=True) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "the comparison"
     assert not project.results.report.exists()
+
+
+def test_a_busy_machine_is_told_before_a_local_run(
+    project: FakeProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "busy_machine", lambda: "This machine is busy.")
+    assert wait_for(project) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.index("This machine is busy.") < next(i for i, line in enumerate(lines) if "queued" in line)
+
+
+def test_a_variable_that_disables_a_compiler_submits_nothing(
+    project: FakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_disable_hlo_passes=fusion")
+    with pytest.raises(ConfigError, match="so nothing is measured"):
+        wait_for(project)
+    assert not project.results.jobs.exists()
 
 
 def test_a_node_of_a_fleet_that_is_refused_costs_no_other(

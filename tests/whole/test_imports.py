@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "torch_runner.ahead": ("torch_runner", *OF_AHEAD, "harness.fake_gpu", "harness.measure.clock.COLD_CALLS"),
     "torch_runner.run": ("harness.job",),
     # It never loads the machinery of a node, but in submitit's worker, which is the job.
-    "pipeline": (*WORK, *OF_JOBS, "harness.experiments", "harness.measure.gpu"),
+    "pipeline": (*WORK, *OF_JOBS, "harness.experiments", "harness.measure.gpu", "harness.measure.other_cpu_load"),
     "pipeline.submission.slurm": ("harness.job.main",),
     # `main.py check` is a job that only compares.
     "pipeline.check": (*WORK, "harness.experiments", "harness.job"),

@@ -22,7 +22,14 @@ NAMES = (
     *("removes_the_temporary_folder", "shows_its_world", "stands_for_its_node", "kills_rank_1"),
     *("hangs_when_rank_1_is_killed", "raises_on_rank_1", "fills_rank_1", "is_controlled"),
     *("control_fills_rank_1", "control_is_killed_on_rank_1", "parity_is_killed"),
-    *("parity_raises", "parity_is_refused", "parity_sleeps", "parity_differs"),
+    *(
+        "beside_others",
+        "beside_others_at_first",
+        "parity_raises",
+        "parity_is_refused",
+        "parity_sleeps",
+        "parity_differs",
+    ),
 )
 RUN = Run(name="eager")
 FORMULATIONS = tuple(
