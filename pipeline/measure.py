@@ -22,6 +22,7 @@ from harness.results.fake_gpu import found_fakes, require_place
 from harness.work.datasets import DataFiles
 from harness.work.declared import benchmark as declared_benchmark
 from harness.work.pretrained import WeightsFiles
+from pipeline.builds import lacking_builds
 from pipeline.collector import without_collector
 from pipeline.submission.left_out import left_out_in_words
 
@@ -195,6 +196,10 @@ def hand_over(
     require_writable(results)
     require_place(results, found_fakes())
     require_nothing_refused(os.environ)
+    lacking = lacking_builds(pairs) if goes_to_slurm(flags.executor) else []
+    if lacking and not flags.dry_run:
+        raise ProjectError("\n".join(lacking))
+    beside = [*map(wrapped, lacking), *beside]
     pairing = flags.pairing or config.pairing
     with without_collector():
         is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)

@@ -3,14 +3,17 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from harness.errors import ConfigError, SubmissionError
+from harness.errors import ConfigError, ProjectError, SubmissionError
 from harness.paths import REPOSITORY
-from pipeline import measure
+from harness.plan import Launch
+from pipeline import builds, measure
 from pipeline.measure import JobFlags, hand_over
-from pipeline.submission import render
+from pipeline.submission import dry_run, render
 from pipeline.watching import follow
 from pipeline.watching.cancel import cancel
 from tests.made.faults import programs
@@ -77,6 +80,54 @@ def test_a_variable_that_disables_a_compiler_submits_nothing(
     assert not project.results.jobs.exists()
 
 
+def test_frameworks_for_the_cpu_are_not_submitted_for_a_gpu(
+    project: FakeProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dry run says so, too. On this machine and for `--gpu cpu` they are right."""
+    monkeypatch.setattr(builds, "lacks_cuda", lambda _framework: True)
+    monkeypatch.setattr(dry_run, "print_dry_run", lambda *_jobs, beside, **_how: print(*beside))
+    programs(project.root, **dict.fromkeys(("sbatch", "srun", "squeue", "sacct", "scancel", "sinfo"), ":"))
+    monkeypatch.setenv("PATH", f"{project.root}:/usr/bin:/bin")
+    flags = {"config": REPOSITORY / "experiments.yaml", "results": project.results, "wait": False, "pairing": None}
+
+    def submit(executor: Any, *, is_dry: bool, gpu: str = "any", launch: Launch | None = None) -> str:
+        plan = project.plan(gpu=gpu).model_copy(update={"launch": launch or Launch()})
+        shown = JobFlags(**flags, executor=executor, dry_run=is_dry)
+        hand_over([alone(plan)], project.config, shown, lambda _: None)
+        return " ".join(capsys.readouterr().out.split())
+
+    words = "torch is installed here for the CPU alone, and the jobs ask for GPUs"
+    with pytest.raises(ProjectError, match=f"{words}.*make env LOCK=cuda13 PYTHON=python3.12"):
+        submit("slurm", is_dry=False)
+    assert words in submit("slurm", is_dry=True)
+    for others in ({"gpu": "cpu"}, {"launch": Launch(python="/opt/conda/bin/python")}):
+        assert words not in submit("slurm", is_dry=True, **others)
+    assert words not in submit("local", is_dry=True)
+
+
+def test_builds_are_told_apart_without_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch writes its version.py, and by the plugins of JAX."""
+    monkeypatch.setattr(builds, "find_spec", lambda name: SimpleNamespace(origin=str(tmp_path / name / "__init__.py")))
+    (tmp_path / "torch").mkdir()
+    for text, lacks in (
+        ("cuda: Optional[str] = None", True),
+        ("cuda: Optional[str] = '13.0'", False),
+        ("cuda = None", True),
+        ("hip: Optional[str] = None", False),
+    ):
+        (tmp_path / "torch" / "version.py").write_text(f"__version__ = '2.15.0'\n{text}\n")
+        assert builds.lacks_cuda("torch") == lacks, text
+    (tmp_path / "torch" / "version.py").unlink()
+    assert not builds.lacks_cuda("torch")
+    for plugins, lacks in (([], True), (["xla_cuda13"], False)):
+        monkeypatch.setattr(
+            builds, "entry_points", lambda group, plugins=plugins: [SimpleNamespace(name=one) for one in plugins]
+        )
+        assert builds.lacks_cuda("jax") == lacks
+    monkeypatch.setattr(builds, "find_spec", lambda _name: None)
+    assert not builds.lacks_cuda("jax")
+
+
 def test_a_node_of_a_fleet_that_is_refused_costs_no_other(
     project: FakeProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +135,7 @@ def test_a_node_of_a_fleet_that_is_refused_costs_no_other(
     sbatch = 'case "$*" in *nodelist=n1*) echo "n1 is reserved" >&2; exit 1;; esac; echo "Submitted batch job 7"'
     programs(project.root, sinfo=sinfo, sbatch=sbatch, **dict.fromkeys(("srun", "squeue", "sacct", "scancel"), ":"))
     monkeypatch.setenv("PATH", f"{project.root}:/usr/bin:/bin")
+    monkeypatch.setattr(measure, "lacking_builds", lambda _pairs: [])
     with pytest.raises(SubmissionError) as refusal:
         wait_for(project, fleet=2)
     words = "Submitted 1 of 2 jobs: any/torch_mnist_3 on n2 (job 7).\n  any/torch_mnist_3 on n1: n1 is reserved\n"
