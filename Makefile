@@ -8,12 +8,13 @@ VENV ?= .venv
 EXTRAS_cuda13 := cuda13,torch
 EXTRAS_cuda12 := cuda12,torch-cuda12
 EXTRAS_cpu := jax,torch
+EXTRAS_driver-too-old := driver-too-old
+EXTRAS_driver-unknown := driver-unknown
 MADE_OF := $(VENV)/made-of.mk
 ifeq ($(LOCK)$(EXTRAS),)
 -include $(MADE_OF)
 endif
-OF_DRIVER = nvidia-smi | grep -q 'CUDA.* Version: 12\.' && echo cuda12 || echo cuda13
-EXTRAS ?= $(or $(EXTRAS_$(LOCK)),$(EXTRAS_$(shell nvidia-smi -L >/dev/null 2>&1 && { $(OF_DRIVER); } || echo cpu)))
+EXTRAS ?= $(or $(EXTRAS_$(LOCK)),$(EXTRAS_$(shell constraints/kind_of_driver.sh)))
 
 # `:=`, so that the GPU is looked for once.
 EXTRAS := $(EXTRAS)
@@ -23,10 +24,17 @@ RUN := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .PHONY: help env env-dev demo test test-fast test-nightly test-inputs test-faults gpu-check gpu-compile gpu-compile-nightly
-.PHONY: lint bench pin test-mutations
+.PHONY: lint bench pin python-of-env test-mutations
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 22
+
+# Who names a Python wants that one, whatever $(VENV) was made of.
+ifeq ($(origin PYTHON),command line)
+env env-dev: python-of-env
+endif
+python-of-env:
+	@./install.sh $(PYTHON) $(VENV)
 
 env: $(VENV)/installed-$(LOCK)-$(EXTRAS)  ## make .venv with what measurements need (again only when that changes)
 

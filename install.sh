@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # install.sh PYTHON VENV EXTRAS [LOCK]: makes the environment VENV if it is not there, and installs into it what these
-# extras of pyproject.toml need. `make` calls it. With uv where it is on PATH (it downloads in parallel), else with pip.
+# extras of pyproject.toml need. `make` calls it. With uv, which downloads in parallel and takes a fifth of pip's time:
+# the one on PATH, or else one that pip installs into VENV first. Where uv fails, with pip.
+#
+# install.sh PYTHON VENV: only says whether VENV was made of another version of Python.
 #
 # LOCK is a kind of those in constraints/ (cpu, cuda12, cuda13), or `none` for the newest releases; without it the
 # extras choose the kind. VENV/lock.txt is then a copy of the lock, by which records name it
@@ -10,7 +13,8 @@
 # brings CUDA's libraries, 2.4 of the 3.2 GB that all of it takes (the sizes that PyPI listed in November 2026).
 set -euo pipefail
 cd "$(dirname "$0")"
-python=$1 venv=$2 extras=$3 lock=${4:-}
+python=$1 venv=$2 extras=${3:-} lock=${4:-}
+uv_release=uv==0.13.9 # in no lock: records do not depend on it
 wants() { [[ ",$extras," == *",$1,"* ]]; }
 
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
@@ -20,6 +24,25 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
 fi
 own=$([ -x "$venv/bin/python" ] && echo "$venv/bin/python" || echo "$python")
 version=$("$own" -c 'import sys; print(*sys.version_info[:2], sep="")')
+if [ -z "$extras" ]; then
+    asked=$("$python" -c 'import sys; print(*sys.version_info[:2], sep="")')
+    [ "$asked" != "$version" ] || exit 0
+    echo "PYTHON=$python is Python ${asked/3/3.}, and $venv was made of Python ${version/3/3.}, so it is left as it is." >&2
+    echo "For the other Python, remove it first (rm -r $venv), or choose another folder (make env VENV=.venv-${asked/3/3.}" >&2
+    echo "PYTHON=$python ...; later targets need the same VENV)." >&2
+    exit 1
+fi
+if wants driver-too-old; then
+    echo "This GPU's driver is older than CUDA 12: $(nvidia-smi | grep -o 'Driver Version: [0-9.]*' || true). No lock works" >&2
+    echo "with it, as today's JAX and PyTorch need driver 525.60.13 for CUDA 12, or 580 for CUDA 13. Have the driver" >&2
+    echo "updated. Until then, to measure the CPU: make env LOCK=cpu" >&2
+    exit 1
+fi
+if wants driver-unknown; then
+    echo "nvidia-smi does not say which CUDA this driver supports, so no lock is chosen. Name one: make env LOCK=cuda13" >&2
+    echo "(driver 580 or later), LOCK=cuda12 (525.60.13 or later), or LOCK=cpu." >&2
+    exit 1
+fi
 if [ "$version" = 311 ] && { wants cuda12 || wants cuda13; } && ! wants gpu-compile; then
     echo "JAX for CUDA is refused on Python 3.11 ($own): its last release there, 0.10.2, has a scatter-add on GPUs" >&2
     echo "that is hundreds of times slower (openxla/xla issue 46225), so its records are compared with nothing." >&2
@@ -80,8 +103,11 @@ with_pip() {
     if [ -n "$backend" ]; then "${pip[@]}" --index-url "$index" --no-deps torch torchvision || return; fi
     "${pip[@]}" --editable ".[$extras]"
 }
-if command -v uv >/dev/null; then
-    uv pip install --python "$venv/bin/python" ${backend:+--torch-backend "$backend"} "${constraints[@]}" \
+uv=$(command -v uv || echo "$venv/bin/uv")
+[ -x "$uv" ] || "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 "$uv_release" ||
+    echo "uv could not be installed." >&2
+if [ -x "$uv" ]; then
+    "$uv" pip install --python "$venv/bin/python" ${backend:+--torch-backend "$backend"} "${constraints[@]}" \
         --editable ".[$extras]" || { echo "uv could not; now with pip." >&2; with_pip; }
 else
     with_pip

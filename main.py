@@ -22,10 +22,15 @@ if str(REPOSITORY) not in sys.path:  # with PYTHONSAFEPATH Python does not put i
     sys.path.insert(0, str(REPOSITORY))
 
 from harness.errors import ProjectError  # noqa: E402
-from harness.experiments.flags import add_narrowing_flags, name, name_and_value  # noqa: E402
+from harness.missing_package import exit_without_package  # noqa: E402
 from harness.printable import is_one_line, printable, shortened, wrapped  # noqa: E402
 from harness.removed import answer, answers_to_flags  # noqa: E402
 from harness.suggest import nearest  # noqa: E402
+
+try:
+    from harness.experiments.flags import add_narrowing_flags, name, name_and_value
+except ModuleNotFoundError as error:
+    exit_without_package(error)
 
 if TYPE_CHECKING:
     from harness.experiments.expand import Selection
@@ -768,4 +773,7 @@ def job_flags_of(arguments: argparse.Namespace, pairing: "Pairing | None" = None
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ModuleNotFoundError as error:
+        exit_without_package(error)

@@ -1,8 +1,10 @@
 """The device as JAX sees it: precision, waiting, memory, compilations, and the other processes' devices."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -152,9 +154,9 @@ class Device(program.Device):
         count, platforms = usable_gpu_count(), jax.config.jax_platforms  # type: ignore[attr-defined]
         if count and not found and names_cuda(platforms):
             raise ProjectError(
-                f"{count} GPU(s) are visible, and JAX sees none: its plugin for CUDA is missing or broken. Install the "
-                f"project with [cuda13] or [cuda12]; `python -c 'import jax; jax.devices()'` says more. To measure on "
-                f"the CPU on purpose, set JAX_PLATFORMS=cpu"
+                f"{count} GPU(s) are visible, and JAX sees none: its plugin for CUDA is missing or broken. Install "
+                f"builds for CUDA: make env LOCK=cuda13 PYTHON=python3.12; `python -c 'import jax; jax.devices()'` "
+                f"says more. To measure on the CPU on purpose, set JAX_PLATFORMS=cpu"
             )
 
     def try_no_algorithms(self) -> None:
@@ -166,6 +168,7 @@ class Device(program.Device):
             "version": jax.__version__,
             "platform": self.device.platform,
             "device": self.kind,
+            "threads": thread_count(),
             "matmul_precision": jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
         }
         if self.on_gpu:
@@ -275,6 +278,16 @@ def start_libraries(precision: str) -> None:
     for device in jax.local_devices():
         arguments = (jnp.ones(shape, dtype) for shape in ((16, 16, 16, 32), (3, 3, 32, 32), (256, 256)))
         jax.block_until_ready(gradients(*jax.device_put(tuple(arguments), device)))
+
+
+def thread_count() -> int | None:
+    """Return how many threads XLA computes with on the CPU. JAX does not tell, so the kernel is asked for their names;
+    None where no CPU client was started."""
+    count = 0
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # a thread that has ended
+            count += (task / "comm").read_text() == "tf_XLAEigen\n"
+    return count or None
 
 
 def library_versions() -> dict[str, Any]:

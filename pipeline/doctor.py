@@ -24,6 +24,7 @@ from harness.plan import FRAMEWORKS, Framework
 from harness.results.environment import describe_cpu, load_average
 from harness.results.flags import KNOWN_SLOW_JAXLIB
 from harness.results.installed import lock_words
+from pipeline.builds import INSTALL_FOR_CUDA
 from pipeline.compute_checks import examine_compute
 from pipeline.doctor_slurm import examine_slurm
 from pipeline.finding import Finding, Verdict
@@ -36,7 +37,7 @@ Answer = Mapping[str, Any]
 PROBE_TIMEOUT_S = 120.0
 """The first import of a framework from a cold network file system takes a minute or more."""
 COMPILE_TIMEOUT_S = 240.0
-DRIVER_OF_CUDA_13 = 580
+DRIVER_OF_CUDA_12, DRIVER_OF_CUDA_13 = 525, 580
 LITTLE_ROOM_GB, FEW_FILES, MANY_FILES = 2.0, 10_000, 10**9
 """An environment is 6 GB in 44,000 files, a measurement a few files, and a compiler's cache some hundred."""
 
@@ -138,15 +139,7 @@ COMPILER_FIX = (
     "Every compiled mode of PyTorch needs a C compiler and Python.h. `module load gcc` under "
     "cluster.frameworks.torch.setup, or CC=/path/to/gcc; and python3-dev, or a Python that brings its headers."
 )
-INSTALL = {
-    "jax": "pip install -e '.[cuda13]' (or cuda12; jax for the CPU)",
-    "torch": "pip install -e '.[torch]'",
-}
-GPU_BUILD = {
-    "jax": "pip install -e '.[cuda13]' (or cuda12)",
-    "torch": "pip install --force-reinstall torch torchvision (from PyPI, where they are built for CUDA; on aarch64 "
-    "with --index-url https://download.pytorch.org/whl/cu130)",
-}
+INSTALL = f"{INSTALL_FOR_CUDA} (LOCK=cuda12 for drivers before {DRIVER_OF_CUDA_13}; without a GPU LOCK=cpu)"
 WANDB_PROBE = """
 import json, wandb
 from wandb.sdk.lib import wbauth
@@ -233,18 +226,18 @@ def exit_status(findings: Iterable[Finding]) -> int:
 
 def judge_framework(name: str, answer: Answer, nvml_sees: str | None) -> Finding:
     if "error" in answer:
-        fix = f"{INSTALL[name]}, or name its interpreter, or its container, under cluster.frameworks.{name}."
+        fix = f"{INSTALL}, or name its interpreter, or its container, under cluster.frameworks.{name}."
         return Finding(name, "problem", answer["error"], fix)
     gpus = answer["gpus"]
     devices = ", ".join(f"{gpus.count(kind)} x {kind}" for kind in dict.fromkeys(gpus)) or "CPU only"
     found = f"{answer['version']} on Python {answer['python']}: {devices}"
     if answer["missing"]:
-        fix = "Install this project in the same environment: pip install -e ."
+        fix = f"Install this project in the same environment: {INSTALL}."
         return Finding(name, "problem", f"{found}; without {', '.join(answer['missing'])}", fix)
     if gpus:
         return Finding(name, "ok", found)
     if not answer["built_for_gpu"]:
-        return Finding(name, "warning", f"{found}; this build cannot use a GPU", f"For GPUs: {GPU_BUILD[name]}.")
+        return Finding(name, "warning", f"{found}; this build cannot use a GPU", f"For GPUs: {INSTALL}.")
     if nvml_sees:
         fix = "Its CUDA libraries want a newer driver, or CUDA_VISIBLE_DEVICES or JAX_PLATFORMS hides the GPU."
         return Finding(name, "warning", f"{found}, though NVML sees {nvml_sees}", fix)
@@ -256,7 +249,7 @@ def judge_versions(name: str, answer: Answer) -> list[Finding]:
     findings = []
     if (jaxlib := answer.get("jaxlib")) in KNOWN_SLOW_JAXLIB and answer["built_for_gpu"]:
         found = f"jaxlib {jaxlib} has a scatter-add on GPUs that is 450 to 2000 times too slow (openxla/xla#46225)"
-        fix = "Use 0.11.1 or later, which needs Python 3.12: pip install -U 'jax[cuda13]'. "
+        fix = f"Use 0.11.1 or later, which needs Python 3.12: {INSTALL_FOR_CUDA}. "
         fix += "Until then, records of JAX are flagged and compared with nothing."
         findings.append(Finding("jaxlib", "warning", found, fix))
     loaded, package = answer.get("cudnn"), answer.get("cudnn_package")
@@ -278,7 +271,7 @@ def judge_locks(answers: Mapping[Framework, Answer]) -> list[Finding]:
 def judge_lock(name: str, lock: Mapping[str, Any] | None) -> Finding:
     """`lock` is that of `describe_installed`."""
     if lock is None:
-        found = "none: other places and days have other versions. `make env LOCK=cuda13` (cuda12, cpu) installs one"
+        found = f"none: other places and days have other versions. `{INSTALL_FOR_CUDA}` (cuda12, cpu) installs one"
         return Finding(name, "ok", found)
     if lock["matching"] == lock["packages"]:
         return Finding(name, "ok", lock_words(lock))
@@ -358,13 +351,20 @@ def judge_nvml(description: Mapping[str, Any]) -> Finding:
 
 
 def judge_driver(description: Mapping[str, Any], answers: Mapping[Framework, Answer]) -> list[Finding]:
-    """Of builds for CUDA 13. Nothing where there is no GPU, as on a login node."""
+    """Return what is wrong about the driver; nothing where there is no GPU, as on a login node."""
     driver = str(description.get("driver_version", ""))
+    if not driver.partition(".")[0].isdecimal():
+        return []
+    major = int(driver.partition(".")[0])
+    if major < DRIVER_OF_CUDA_12:
+        found = f"{driver} is older than CUDA 12, which needs {DRIVER_OF_CUDA_12}.60.13; no lock works with it"
+        fix = f"Have the driver updated: {DRIVER_OF_CUDA_12}.60.13 for CUDA 12, {DRIVER_OF_CUDA_13} for CUDA 13. Until "
+        return [Finding("driver", "problem", found, f"{fix}then only the CPU can be measured: make env LOCK=cpu.")]
     wanting = [name for name, answer in answers.items() if str(answer.get("cuda") or "").startswith("13")]
-    if not wanting or not driver[:3].isdecimal() or int(driver[:3]) >= DRIVER_OF_CUDA_13:
+    if not wanting or major >= DRIVER_OF_CUDA_13:
         return []
     found = f"{driver}, and CUDA 13, for which {' and '.join(wanting)} is built here, needs {DRIVER_OF_CUDA_13}"
-    fix = "Install builds for CUDA 12, and name them under cluster.frameworks: docs/clusters.md, Two environments."
+    fix = f"Install builds for CUDA 12: {INSTALL_FOR_CUDA.replace('cuda13', 'cuda12')}."
     return [Finding("driver", "problem", found, fix)]
 
 

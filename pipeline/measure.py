@@ -1,5 +1,6 @@
 """`python main.py`: from what the flags select to submitted jobs; with --wait until they are over."""
 
+import os
 import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -12,12 +13,15 @@ from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config, PresetPart
 from harness.experiments.presets import Part, expand_preset, left_out, preset_of
+from harness.measure.other_cpu_load import busy_machine
 from harness.paths import REPOSITORY, Results
 from harness.plan import Pair, Pairing
 from harness.printable import wrapped
+from harness.results.environment_variables import require_nothing_refused
 from harness.work.datasets import DataFiles
 from harness.work.declared import benchmark as declared_benchmark
 from harness.work.pretrained import WeightsFiles
+from pipeline.builds import lacking_builds
 from pipeline.collector import without_collector
 
 DEFAULT_RESULTS = REPOSITORY / "results"
@@ -173,6 +177,11 @@ def hand_over(
     if config.profile:
         print(f"Cluster {config.profile}: {config.site_file} over {config.file}")
     require_writable(results)
+    require_nothing_refused(os.environ)
+    lacking = lacking_builds(pairs) if goes_to_slurm(flags.executor) else []
+    if lacking and not flags.dry_run:
+        raise ProjectError("\n".join(lacking))
+    beside = [*map(wrapped, lacking), *beside]
     pairing = flags.pairing or config.pairing
     with without_collector():
         is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)
@@ -198,6 +207,8 @@ def hand_over(
     from pipeline.watching.follow import INTERRUPTED, follow
 
     executor = choose_executor(flags.executor)
+    if executor == "local" and (warning := busy_machine()):
+        print(wrapped(warning))
     folders = submit(jobs, config, scripts, executor=executor, results=results)
     if flags.wait:
         from pipeline.report.command import make_page

@@ -11,6 +11,7 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 from harness import locks
+from harness.results.cpus import THREAD_VARIABLES, THREADS
 from tests.made.guardian import guarded_folder
 
 HERE = Path(__file__).parent
@@ -41,7 +42,9 @@ SLOW = (
 """They need a framework or Slurm, or run whole jobs. `make test-fast` is the rest."""
 
 # Several files of tests run at a time (make test), and threads that wait for a core cost PyTorch more than they bring.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A measurement ignores the first two, unless they are equal, and obeys the third.
+for name in (*THREAD_VARIABLES, THREADS):
+    os.environ.setdefault(name, "1")
 # Where its cache is empty, Inductor tries the C++ compiler on each set of vector instructions that the CPU says it has:
 # six seconds in every process that has caches of its own.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")

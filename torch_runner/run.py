@@ -9,7 +9,12 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)  # the repository, not this folder
 
-from harness.job.main import main  # noqa: E402
+from harness.missing_package import exit_without_package  # noqa: E402
+
+try:
+    from harness.job.main import main
+except ModuleNotFoundError as error:
+    exit_without_package(error)
 
 if __name__ == "__main__":
     sys.exit(main("torch"))

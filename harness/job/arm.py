@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -26,6 +27,7 @@ from harness.plan import JobPlan, Measurement
 from harness.results.code_digest import code_digests
 from harness.results.device_peaks import has_device_peaks
 from harness.results.environment import load_average
+from harness.results.environment_variables import UNSET
 from harness.results.flags import quality_flags
 from harness.results.looks import Part
 from harness.results.model_trace import ModelTrace, read_trace
@@ -100,6 +102,8 @@ class Arm:
         self.measured = 0
         """Since this process began."""
         self._has_failed = False
+        self._again: set[str] = set()
+        """Ids of measurements that are made once more, whatever record they have."""
         self.tracker = Tracker()
         self._gate = ParityGate(inputs.results)
         self.refusals: dict[str, str] = {}
@@ -169,7 +173,19 @@ class Arm:
         return readable_record(path) if path else None
 
     def settled_record(self, measurement: Measurement) -> Path | None:
+        if measurement.id in self._again:
+            return None
         return find_settled_record(measurement, self._results, self._environment["scheduler"], job=self._own_only)
+
+    @contextmanager
+    def once_more(self, measurement: Measurement) -> Iterator[None]:
+        """Measure it again meanwhile; the newer record then counts."""
+        self._again.add(measurement.id)
+        self._progress.measurements_total += 1
+        try:
+            yield
+        finally:
+            self._again.remove(measurement.id)
 
     def may_take_turns(self, measurement: Measurement) -> bool:
         """One that was cut off again and again is shorter by itself."""
@@ -347,6 +363,8 @@ class Arm:
                 result = with_warm_start(result, start_twice(attempt.task, attempt.log, self._work))
         finally:  # also where a signal ends the job meanwhile: what was measured is recorded
             environment = self._environment | report.environment
+            if unset := {**self._environment.get(UNSET, {}), **report.environment.get(UNSET, {})}:
+                environment[UNSET] = unset
             if pairing is not None:
                 environment["pairing"] = environment["pairing"] | pairing
             record = Record(

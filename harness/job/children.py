@@ -45,6 +45,8 @@ from harness.measure.gpu import open_gpu
 from harness.measure.world import ALONE, World
 from harness.paths import REPOSITORY
 from harness.plan import Framework, JobPlan, Measurement
+from harness.results.cpus import thread_variables
+from harness.results.environment_variables import unset_steering
 from harness.slurm_words import NO_ANSWER
 from harness.work.declared import use_case
 
@@ -476,8 +478,9 @@ def job_signals_blocked() -> Iterator[None]:
 
 
 def child_environment(*, for_cpu: bool = False, unfragmented: Framework | None = None) -> dict[str, str]:
-    """Defaults that the caller may override, and no proxies: the ranks reach each other directly, and gRPC, which JAX's
-    use, would ask a proxy for the way.
+    """Return defaults that the caller may override, and the caller's own variables without two kinds. Those that switch
+    off or pin one side go (harness/results/environment_variables.py); threads are set for the job's CPUs instead. So do
+    proxies: the ranks reach each other directly, and gRPC, which JAX's use, would ask a proxy for the way.
 
     Args:
         for_cpu: GPUs are hidden from both frameworks, whatever the caller's environment says.
@@ -496,7 +499,8 @@ def child_environment(*, for_cpu: bool = False, unfragmented: Framework | None =
     if unfragmented:
         defaults |= UNFRAGMENTED[unfragmented]
     given = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    return defaults | given | (NO_GPU if for_cpu else {})
+    unset_steering(given)
+    return defaults | given | thread_variables() | (NO_GPU if for_cpu else {})
 
 
 @cache

@@ -8,7 +8,7 @@ SIGUSR2 the measurement at hand is given up, and everything recorded stays.
 import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 from harness.errors import ProjectError
@@ -25,7 +25,10 @@ from harness.job.turn import turn
 from harness.measure.gpu import EXCLUSIVE_MODES, open_gpu
 from harness.paths import JobFolder, Results, timestamp
 from harness.plan import Pair
+from harness.results.busy import busy_in_words, is_busy
+from harness.results.cpus import quota_in_words
 from harness.results.environment import describe_environment
+from harness.results.environment_variables import UNSET, unset_in_words, unset_steering
 from harness.results.looks import rounds
 from harness.results.parity_gate import ParityGate
 from harness.results.record import DataIdentity, WeightsIdentity
@@ -62,6 +65,11 @@ class Job:
         self._pair = pair
         self._results = results
         environment = describe_environment()
+        if unset := unset_steering(dict(os.environ)):
+            environment[UNSET] = unset
+        self._notes = unset_in_words(unset)
+        if quota := quota_in_words(environment["cpu"].get("quota"), len(environment["cpu"]["affinity"])):
+            self._notes.append(f"warning: {quota}")
         slurm = environment["slurm"] or {}
         # One run of the job: what it measures is near in time, on one machine.
         run = f"{slurm['job_id']}.{slurm['restart_count']}" if slurm else timestamp()
@@ -104,6 +112,8 @@ class Job:
         at_most = "at most " if self._screenings or looks_of(self._pair.jobs[0].protocol.replicates) else ""
         count, where = self.progress.measurements_total, self._results.records(self._pair.cell)
         self._teller.say(f"{self._pair.name}: {at_most}{count} measurements, records in {where}")
+        for note in self._notes:
+            self._teller.say(note)
         remove_leftovers()
         for arm in self._arms.values():
             arm.open()
@@ -137,7 +147,7 @@ class Job:
                 arm.close()
         self._teller.beat("done")
         progress = self.progress
-        measured = sum(arm.measured for arm in self._arms.values())
+        measured = self._measured
         had_a_record = progress.measurements_done - measured
         failed = progress.measurements_failed
         self._teller.say(f"done: {measured} measured, {had_a_record} had a record, {failed} failed")
@@ -220,6 +230,24 @@ class Job:
         return partners
 
     def _measure(self, step: Step) -> None:
+        """Measure the step; once more where other processes kept the CPUs busy meanwhile."""
+        before = self._measured
+        self._measure_once(step)
+        found = [self._arms[each.framework].find(each) for each in step if not each.is_screening]
+        busy = [record for record in found if record is not None and is_busy(record)]
+        if busy and self._measured > before:
+            self._teller.say(f"{busy_in_words(busy)}: {' and '.join(each.key for each in step)}: measured once more")
+            with ExitStack() as stack:
+                for each in step:
+                    stack.enter_context(self._arms[each.framework].once_more(each))
+                self._measure_once(step)
+
+    @property
+    def _measured(self) -> int:
+        """How many measurements were made since this process began."""
+        return sum(arm.measured for arm in self._arms.values())
+
+    def _measure_once(self, step: Step) -> None:
         """Leave a record of each, whatever becomes of the processes; where a signal ends two of them, none."""
         pairs = [(self._arms[each.framework], each) for each in step]
         if len(pairs) < 2 or not all(arm.may_take_turns(each) for arm, each in pairs):

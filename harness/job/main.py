@@ -29,6 +29,7 @@ from harness.job.slurm_step import may_be_requeued, note_gpu_slot, take_gpu_slot
 from harness.job.turn import keep_busy
 from harness.measure.channel import Channel, ChildTask
 from harness.measure.clock import NO_TURNS
+from harness.measure.other_cpu_load import busy_machine
 from harness.measure.process import run_child
 from harness.measure.turns import Turns
 from harness.measure.world import World
@@ -37,7 +38,9 @@ from harness.plan import FRAMEWORKS, Framework, Pair
 from harness.plan_file import read_plan, write_plan
 from harness.printable import printable, shortened
 from harness.removed import answers_to_flags
+from harness.results.cpus import thread_variables, usable_cpus
 from harness.results.environment import CACHE_FOLDERS
+from harness.results.environment_variables import require_nothing_refused, unset_steering
 from harness.results.record import WeightsIdentity
 from harness.work import datasets
 from harness.work.declared import benchmark
@@ -69,6 +72,9 @@ def pass_on(stopped: Stopped) -> None:
 
 def _run_job(framework: Framework | None, parsed: argparse.Namespace) -> int:
     try:
+        require_nothing_refused(os.environ)
+        if not parsed.job_folder and (warning := busy_machine()):
+            print(warning, flush=True)
         pair, folder, results = _plan_of(framework, parsed)
         source = benchmark(pair.cell.benchmark).data
         first = pair.jobs[0]
@@ -107,10 +113,9 @@ def _run_rank(framework: Framework, place: str) -> int:
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USAGE
-    if place != "slurm":
-        for name, threads in thread_variables(world, len(os.sched_getaffinity(0))).items():
-            os.environ.setdefault(name, threads)
     channel = Channel(events, world.rank)
+    unset = unset_steering(os.environ)  # `setup` may have loaded a module that exports them
+    os.environ.update(threads_of_rank(world, of_slurm=place == "slurm"))
     caches = Path(task.caches) / str(world.rank)
     with ExitStack() as stack:
         try:
@@ -123,9 +128,14 @@ def _run_rank(framework: Framework, place: str) -> int:
             return 0
         if not task.caches_kept:
             stack.callback(shutil.rmtree, caches, ignore_errors=True)
+        try:
+            require_nothing_refused(os.environ)
+        except ConfigError as error:
+            channel.error("failed", str(error))
+            return 0
         os.environ.update(cache_variables(caches, kept=task.caches_kept))
         turns = NO_TURNS if task.in_turns is None else Turns(channel, sys.stdin.buffer, task.in_turns)
-        return run_child(framework, task.model_copy(update={"world": world}), channel, turns)
+        return run_child(framework, task.model_copy(update={"world": world}), channel, turns, unset=unset)
 
 
 def end_with_stdin() -> None:
@@ -149,15 +159,12 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def thread_variables(world: World, cpus: int) -> dict[str, str]:
-    """For each of several ranks of one machine the threads that compute on its share of the CPUs, as Slurm's tasks have
-    them; of OpenMP, which is PyTorch's, and of XLA. With a thread for every CPU each, PyTorch's ranks would take the
-    CPUs from each other by waiting actively. Ranks are not bound to CPUs: the threads that only communicate, which both
-    frameworks have, would have to wait for the one that computes."""
-    if world.size == 1:
-        return {}
-    threads = str(max(1, cpus // world.size))
-    return {"OMP_NUM_THREADS": threads, "NPROC": threads}
+def threads_of_rank(world: World, *, of_slurm: bool) -> dict[str, str]:
+    """Return the variables with the number of a rank's threads. A task of a step has the CPUs that Slurm gives it."""
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    if not of_slurm:
+        return thread_variables(world.size)
+    return thread_variables(1, min(usable_cpus(), int(cpus)) if cpus.isdecimal() and int(cpus) else None)
 
 
 def cache_variables(folder: Path, *, kept: bool) -> dict[str, str]:

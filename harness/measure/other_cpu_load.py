@@ -5,8 +5,31 @@ import os
 import time
 from pathlib import Path
 
+from harness.results.busy import BUSY_SHARE
+
 SHORTEST_WINDOW_S = 1.0
 """The kernel counts in ticks of 0.01 s for each CPU; over less than this they are no measure."""
+
+
+LOOK_S = 0.3
+"""Enough to tell a quarter of the CPUs from none, before anything is measured."""
+
+
+def busy_machine() -> str | None:
+    """Return a warning where other processes keep this machine busy now; None where it is quiet. The load average alone
+    would also count what has just ended, such as an installation."""
+    load, cpus = os.getloadavg()[0], os.cpu_count() or 1
+    if load <= BUSY_SHARE * cpus:
+        return None
+    others = OtherCpuLoad()
+    time.sleep(LOOK_S)
+    taken = others.cpus(LOOK_S)
+    if taken is not None and taken <= BUSY_SHARE * len(os.sched_getaffinity(0)):
+        return None
+    return (
+        f"This machine is busy (load {load:.1f} on {cpus} CPU{'' if cpus == 1 else 's'}): measurements will take "
+        f"longer and rows may stay inconclusive. Wait until it is quiet, or continue."
+    )
 
 
 class OtherCpuLoad:
@@ -36,11 +59,11 @@ class OtherCpuLoad:
         self._window_s += time.monotonic() - self._began_at
         self._began_at = None
 
-    def cpus(self) -> float | None:
+    def cpus(self, shortest_window_s: float = SHORTEST_WINDOW_S) -> float | None:
         """How many CPUs they kept busy on average; None after less than a second, or where the kernel does not count.
         Ends the window."""
         self.pause()
-        if self._window_s < SHORTEST_WINDOW_S or not self._is_known:
+        if self._window_s < shortest_window_s or not self._is_known:
             return None
         return max(0.0, self._others_s) / self._window_s
 

@@ -5,11 +5,13 @@ A crash, an out-of-memory error or an autotuner's choice in here touches no othe
 """
 
 import importlib
+import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,12 +27,14 @@ from harness.measure.protocol import Measuring
 from harness.measure.turns import NoTurns
 from harness.measure.world import ALONE, World
 from harness.plan import Framework, Measurement
+from harness.results.cpus import cpu_quota
 from harness.results.device_peaks import write_device_peaks
 from harness.results.environment import (
     describe_python,
     describe_rank,
     relevant_variables,
 )
+from harness.results.environment_variables import UNSET
 from harness.results.model_trace import write_trace
 from harness.results.parity import ParityMetadata, ParityNumbers, condense, key_of
 from harness.results.parity_file import write_parity
@@ -40,8 +44,19 @@ from harness.work.declared import NotingMode, as_gated, benchmark, use_case
 from harness.work.pretrained import pretrained_weights
 
 
-def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: NoTurns = NO_TURNS) -> int:
-    """Do the task; every end, good or bad, is told over the channel."""
+def run_child(
+    framework: Framework,
+    task: ChildTask,
+    channel: Channel,
+    turns: NoTurns = NO_TURNS,
+    *,
+    unset: Mapping[str, str] = MappingProxyType({}),
+) -> int:
+    """Do the task; every end, good or bad, is told over the channel.
+
+    Args:
+        unset: variables that were removed from the environment of this process.
+    """
     variables = relevant_variables()  # before a framework adds its own
     of_rank = describe_rank()
     measurement, world = task.measurement, task.world
@@ -56,6 +71,8 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
         if task.parity or task.trace:
             device.try_no_algorithms()
         environment = {"framework": device.describe(), "gpu": gpu.describe(), "variables": variables}
+        environment |= {"process": describe_process(environment["framework"], measurement, world)}
+        environment |= {UNSET: dict(unset)} if unset else {}
         environment |= describe_python() | ({"rank": of_rank} if world.size > 1 else {})
         channel.environment(environment)
         if task.device_peaks:
@@ -89,6 +106,20 @@ def run_child(framework: Framework, task: ChildTask, channel: Channel, turns: No
     if world.size > 1:
         _leave(device)
     return 0
+
+
+def describe_process(framework: Mapping[str, Any], measurement: Measurement, world: World) -> dict[str, Any]:
+    """Return the CPUs and threads that this process has now that its framework is imported, which may have pinned it.
+    The threads of all ranks of a node count together.
+
+    Args:
+        framework: what `Device.describe` returned.
+    """
+    threads, quota = framework.get("threads"), cpu_quota()
+    found: dict[str, Any] = {} if quota is None else {"quota": quota}
+    if world.device_count == 1:
+        found["affinity"] = sorted(os.sched_getaffinity(0))
+    return found | {"threads": None if threads is None else threads * world.size // measurement.cell.nodes}
 
 
 def make_session(

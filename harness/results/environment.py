@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.paths import REPOSITORY
+from harness.results.cpus import cpu_quota
 from harness.results.installed import describe_installed
 
 VARIABLES = re.compile(
     r"XLA_\w+|JAX_\w+|TORCH\w*|PYTORCH_\w+|CUDA_\w+|CUDNN_\w+|CUBLAS_\w+|NVIDIA_\w+|NCCL_\w+|TRITON_\w+"
-    r"|OMP_\w+|MKL_\w+|NPROC|OPENBLAS_\w+|TF_(XLA|CUDNN|GPU|FORCE|ENABLE)_\w+"
+    r"|(G?OMP|KMP|MKL|OPENBLAS|GOTO|BLIS|VECLIB|NUMEXPR|TBB|ONEDNN|DNNL|ATEN|MALLOC)_\w+|NPROC|MEASUREMENT_THREADS"
+    r"|GLIBC_TUNABLES|NVTX_INJECTION64_PATH|TF_(XLA|CUDNN|GPU|FORCE|ENABLE)_\w+"
     r"|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|WANDB_MODE"
 )
 CACHE_FOLDERS = {
@@ -118,7 +120,9 @@ def _count(text: str | None) -> int | None:
 def describe_cpu() -> dict[str, Any]:
     affinity = sorted(os.sched_getaffinity(0))
     model = _cpu_model(Path("/proc/cpuinfo"))
-    return {"model": model, "count": os.cpu_count(), "affinity": affinity, **cpu_topology()}
+    quota = cpu_quota()
+    limits = {} if quota is None else {"quota": quota}
+    return {"model": model, "count": os.cpu_count(), "affinity": affinity, **limits, **cpu_topology()}
 
 
 def cpu_topology(system: Path = Path("/sys/devices/system")) -> dict[str, Any]:

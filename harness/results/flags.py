@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.results import ratios
+from harness.results.busy import is_busy
+from harness.results.cpus import quota_in_words
+from harness.results.environment_variables import caveats
 from harness.results.record import Blocks, GpuState, Latency, Record, Result
 from harness.results.statistics import (
     calls_needed,
@@ -66,6 +69,7 @@ def quality_flags(result: Result, environment: Mapping[str, Any], latency_calls:
     flags |= _throttle_flags(result)
     flags |= _gpu_flags(result.gpu_states, environment)
     flags |= _version_flags(environment)
+    flags |= _limit_flags(environment)
     if result.other_cpus is not None and result.other_cpus > OTHER_CPUS:
         flags["other_processes"] = (
             f"other processes kept {result.other_cpus:.1f} of this one's CPUs busy while it was timed"
@@ -116,6 +120,9 @@ def meanings() -> dict[str, str]:
         f"{WAITING_CPUS_SHARE:.0%} of its CPUs busy beside the other one's blocks",
         "other_processes": f"other processes had a context on the same GPU; on a CPU, they kept more than {OTHER_CPUS} "
         f"of one CPU busy",
+        "steered": "an environment variable was set that changes what a framework compiles or how it computes "
+        "(harness/results/environment_variables.py)",
+        "cpu_quota": "the CPU quota of the container or job is no whole number of CPUs, so the kernel stops threads",
         "energy_window_short": f"energy was counted over under {ENERGY_WINDOW_MIN_S:.0f} s: the counter's tick of "
         f"{ENERGY_COUNTER_TICK_S} s shows",
         "restarted": "the job was requeued before this measurement",
@@ -130,6 +137,8 @@ def comparable_throughput(record: Record) -> float | None:
     """Samples per second; None where there is no number that may be compared."""
     result = record.result
     if record.outcome != "ok" or result is None or result.blocks is None or record.flags.keys() & set(WORTHLESS):
+        return None
+    if is_busy(record):
         return None
     return throughput_samples_per_s(result.blocks)
 
@@ -178,6 +187,18 @@ def _version_flags(environment: Mapping[str, Any]) -> dict[str, str]:
     if framework.get("name") != "jax" or framework.get("platform") != "gpu" or version not in KNOWN_SLOW_JAXLIB:
         return {}
     return {"known_slow_jaxlib": f"jaxlib {version} has {KNOWN_SLOW_WORDS}"}
+
+
+def _limit_flags(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Return the flags of what steers or limits the process from outside."""
+    flags = {}
+    if found := caveats(environment.get("variables") or {}):
+        flags["steered"] = "; ".join(found)
+    cpu = environment.get("cpu") or {}
+    quota = (environment.get("process") or {}).get("quota") or cpu.get("quota")
+    if warning := quota_in_words(quota, len(cpu.get("affinity") or [])):
+        flags["cpu_quota"] = warning
+    return flags
 
 
 def _gpu_flags(states: Sequence[GpuState], environment: Mapping[str, Any]) -> dict[str, str]:

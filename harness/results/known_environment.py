@@ -34,6 +34,13 @@ class Framework(Known):
 class Cpu(Known):
     model: str | None = None
     affinity: list[int] | None = None
+    quota: Number | None = None
+
+
+class Process(Known):
+    affinity: list[int] | None = None
+    threads: Number | None = None
+    quota: Number | None = None
 
 
 class Git(Known):
@@ -78,7 +85,9 @@ class KnownEnvironment(Known):
     code: dict[str, str] | None = None
     gpu: Gpu | None = None
     framework: Framework | None = None
+    variables_unset: dict[str, str] | None = None
     cpu: Cpu | None = None
+    process: Process | None = None
     git: Git | None = None
     slurm: Slurm | None = None
     pairing: Pairing | None = None

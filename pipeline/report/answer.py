@@ -39,9 +39,15 @@ from pipeline.report.wording import (
 Outcome = Literal["faster", "same", "open", "none"]
 """A side is named; both are the same within 1 %; there is a ratio without a verdict; there is no ratio."""
 NOT_DECIDED = "not decided"
+INCONCLUSIVE = "inconclusive"
+"""Of a row that was measured on a busy machine."""
+WHEN_QUIET = "measure again when the machine is quiet: the same command with --force"
 MOST_ROWS = 12
 """Of one device. With more there is one answer for each section."""
-AGAINST = ("mixed_environment", "other_gpu_read", "other_processes", "throttled", "low_clocks", "overruled")
+AGAINST = (
+    *("mixed_environment", "other_gpu_read", "other_processes", "throttled", "low_clocks", "overruled"),
+    *("steered", "cpu_quota"),
+)
 """Flags that say something against an answer, whatever its interval is."""
 HELPS = ("not_paired", "processes_differ", "imprecise", "drift")
 """Flags that say why there is no verdict yet, and what would help. With a verdict they say nothing more: the interval
@@ -58,7 +64,7 @@ class Answer:
     faster: Framework | None
     """The side that the estimate is on, also where there is no verdict; None at 1, or without a ratio."""
     who: str
-    """`JAX`, `the same`, NOT_DECIDED, `so far JAX`, `no verdict, JAX`, `no ratio`"""
+    """`JAX`, `the same`, NOT_DECIDED, INCONCLUSIVE, `so far JAX`, `no verdict, JAX`, `no ratio`"""
     amount: str
     """`1.06 ×`, `within 1 %`, `between JAX 4 % and PyTorch 1 % faster`, or why there is no ratio."""
     ratio: float | None
@@ -107,6 +113,9 @@ def answer_of(section: Section, row: Row) -> Answer:
     setup, estimate = section.setup, row.ratio
     best = [row.best(framework) for framework in FRAMEWORKS]
     outcome, who, amount = _in_words(estimate, row.why_no_ratio or "")
+    busy = row.comparison.busy if row.comparison else None
+    if busy is not None:
+        outcome, who, amount = "open", INCONCLUSIVE, busy
     samples = task_of(setup.cell.benchmark).samples
     speeds = [number(mode.throughput_samples_per_s) if mode else "" for mode in best]
     said = zip(FRAMEWORKS, speeds, strict=True)
@@ -129,8 +138,8 @@ def answer_of(section: Section, row: Row) -> Answer:
         sides=[f"{speed} ({mode.name})" if mode else "none" for mode, speed in zip(best, speeds, strict=True)],
         ready=f"{' / '.join(one or 'unknown' for one in cold)} s" if any(cold) else "",
         more=tuple(filter(None, more)),
-        why=why_of_row(row),
-        doubt=_doubt(row),
+        why="" if busy else why_of_row(row),
+        doubt=WHEN_QUIET if busy else _doubt(row),
     )
 
 

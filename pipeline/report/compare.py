@@ -14,6 +14,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from harness.plan import FRAMEWORKS, Cell, DataKind, Framework, Measurement, Scalar, Variant
+from harness.results.busy import busy_in_words, is_busy
 from harness.results.device_peaks import DevicePeaks
 from harness.results.flags import WORTHLESS, quality_flags
 from harness.results.parity import Judgement
@@ -182,6 +183,8 @@ class Comparison:
     """JAX's over PyTorch's of other quantities, over the replicates in which both have it: of COMPARED, by name."""
     conditions: tuple[Condition, ...]
     """What was equal on both sides, replicate by replicate, and what was not."""
+    busy: str | None = None
+    """Why there is no estimate, where a busy machine is the reason."""
     predictions: str | None = None
     """How many predictions on the test set are the same, where both sides made any."""
 
@@ -191,6 +194,8 @@ class Comparison:
             return None
         if self.replicates == 0:
             return NO_COMMON_REPLICATE
+        if self.busy is not None:
+            return f"inconclusive: {self.busy}"
         return f"parity {self.judgement.state}: {self.judgement.sentence}"
 
 
@@ -726,12 +731,16 @@ def _comparison(pair: Sequence[Mode | None], judge: Judge) -> Comparison | None:
     judgements = {replicate: judge(of_jax[replicate], of_torch[replicate]) for replicate in common}
     passed = [replicate for replicate in common if judgements[replicate].state == "passed"]
     judgement = _judgement(list(judgements.values()))
-    estimate = left_out = None
-    if judgement.state == "passed":
+    estimate = left_out = busy = None
+    if loud := [one for one in passed if is_busy(of_jax[one]) or is_busy(of_torch[one])]:
+        busy = busy_in_words([side[one] for side in (of_jax, of_torch) for one in loud])
+        passed = [replicate for replicate in passed if replicate not in loud]
+    if judgement.state == "passed" and passed:
         unchecked = [one.sentence for one in judgements.values() if one.state != "passed"]
         about = f"{len(unchecked)} of {len(common)} replicates, parity unchecked: {unchecked[0]}" if unchecked else ""
         estimate = estimate_of([(of_jax[replicate], of_torch[replicate]) for replicate in passed])
-        left_out = "; ".join(filter(None, [about, estimate.left_out])) or None
+        about_busy = f"{len(loud)} of {len(common)} replicates: {busy}" if loud else ""
+        left_out = "; ".join(filter(None, [about, about_busy, estimate.left_out])) or None
     pairs = [(side(of_jax[replicate]), side(of_torch[replicate])) for replicate in (passed or common)]
     predicted = [one for one in common if not of_jax[one].measurement.is_short]  # of these alone it is asked
     return Comparison(
@@ -744,6 +753,7 @@ def _comparison(pair: Sequence[Mode | None], judge: Judge) -> Comparison | None:
         flags=_without_those_of_quick_runs(estimate.flags, jax.records) if estimate else {},
         of_quantities=ratios_of(jax, torch, passed),
         conditions=conditions(pairs),
+        busy=busy if estimate is None and judgement.state == "passed" else None,
         predictions=agreement_in_words(*(_evaluations(side, predicted) for side in (of_jax, of_torch))),
     )
 

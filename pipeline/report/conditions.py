@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.results.code_digest import common_code
+from harness.results.environment_variables import one_sided
 from harness.results.record import Record
 
 Environment = Mapping[str, Any]
@@ -29,7 +30,10 @@ SHARED_LIBRARIES = frozenset(
     for name in ("cublas", "cuda-runtime", "cudnn", "cufft", "cusolver", "cusparse", "nccl", "nvjitlink")
 )
 """Both frameworks compute with these on a GPU: where one side has it from elsewhere, it is not known to be the same."""
-SHARED_VARIABLES = re.compile(r"(OMP|MKL|OPENBLAS|CUDA|CUDNN|CUBLAS|NVIDIA|NCCL)_\w+|LD_LIBRARY_PATH|LD_PRELOAD")
+SHARED_VARIABLES = re.compile(
+    r"(G?OMP|KMP|MKL|OPENBLAS|ONEDNN|DNNL|CUDA|CUDNN|CUBLAS|NVIDIA|NCCL|MALLOC)_\w+|NPROC|MEASUREMENT_THREADS"
+    r"|GLIBC_TUNABLES|LD_LIBRARY_PATH|LD_PRELOAD"
+)
 """Of threads, the loader and the libraries that both use, NCCL included: set on one side only, they change that side
 alone. XLA_*, JAX_*, TORCH* and PYTORCH_* mean nothing to the other framework, so one side may well have its own."""
 OWN_FOLDER = re.compile(r"\w*CACHE_(DIR|PATH)")
@@ -157,8 +161,21 @@ def _cluster(environment: Environment) -> str | None:
 
 
 def _cpus(environment: Environment) -> str | None:
-    affinity = (environment.get("cpu") or {}).get("affinity")
-    return None if affinity is None else cpu_list(affinity)
+    """Return the CPUs that the process had once its framework was imported, and its quota; those of the job in older
+    records."""
+    process, cpu = environment.get("process") or {}, environment.get("cpu") or {}
+    affinity, quota = process.get("affinity") or cpu.get("affinity"), process.get("quota")
+    if affinity is None:
+        return None
+    return cpu_list(affinity) if quota is None else f"{cpu_list(affinity)} (quota {quota:.3g})"
+
+
+def _threads(jax: Environment, torch: Environment) -> str | None:
+    """Compare the threads that compute on the CPU, as each side counted them once its framework was imported."""
+    counts = [(environment.get("process") or {}).get("threads") for environment in (jax, torch)]
+    if counts == [None, None] or (None in counts and (uses_gpu(jax) or uses_gpu(torch))):
+        return NOT_RELEVANT
+    return _values(*counts)
 
 
 def _data(environment: Environment) -> str | None:
@@ -211,9 +228,12 @@ def _lock(one: Environment, other: Environment) -> str | None:
 
 
 def _variables(jax: Environment, torch: Environment) -> str | None:
-    """Environment variables that both sides have, and on one side those that both libraries and loaders read."""
+    """Compare the variables that both sides have, and on one side those that both libraries and loaders read. What
+    steers one side alone is no equal condition, even where both have it."""
     ours, theirs = jax.get("variables"), torch.get("variables")
-    return _differing(ours, theirs, UNSET, lambda name: bool(SHARED_VARIABLES.fullmatch(name)))
+    differing = _differing(ours, theirs, UNSET, lambda name: bool(SHARED_VARIABLES.fullmatch(name)))
+    on_one_side = dict.fromkeys([*one_sided(ours or {}), *one_sided(theirs or {})])
+    return ", ".join([differing, *on_one_side] if differing else on_one_side) or differing
 
 
 def _all_variables(one: Environment, other: Environment) -> str | None:
@@ -305,6 +325,7 @@ CONDITIONS: dict[str, Compare] = {
     "driver": DRIVER,
     "node": _by(_node),
     "CPUs": _by(_cpus),
+    "threads": _threads,
     "libraries": _libraries,
     "lock": _lock,
     "variables": _variables,

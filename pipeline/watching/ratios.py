@@ -25,7 +25,8 @@ class RatioSoFar:
     sentence: str
     """`Train a small CNN (mnist, batch 64, fp32): JAX 1.25 × faster (1.20 to 1.31); 4 of at most 12 pairs; step.jit /
     step.compiled`"""
-    jax_is_ahead: bool
+    jax_is_ahead: bool | None
+    """None where the machine was busy, so that no side is named."""
 
 
 class RatiosSoFar:
@@ -62,8 +63,10 @@ class RatiosSoFar:
         found = [one for one in self._found.values() if one.cell == cell]
         if cell not in self._has_several:
             return found[-1].short if found else ""
-        ahead = sum(one.jax_is_ahead for one in found)
-        return f"JAX ahead in {ahead} of {len(found)}" if found else ""
+        known = [one.jax_is_ahead for one in found if one.jax_is_ahead is not None]
+        parts = [f"JAX ahead in {sum(known)} of {len(known)}"] if known else []
+        parts += [f"machine busy in {len(found) - len(known)}"] if len(known) < len(found) else []
+        return ", ".join(parts)
 
     def of_several(self, newest: int) -> list[RatioSoFar]:
         """Of cells with several comparisons, which have no room in the line of their job; those with news last."""
@@ -80,10 +83,19 @@ class RatiosSoFar:
 
 def _ratio_so_far(section: Section, row: Row) -> RatioSoFar | None:
     comparison, answer = row.comparison, answer_of(section, row)
-    if comparison is None or answer.ratio is None:
+    if comparison is None or (answer.ratio is None and comparison.busy is None):
         return None
     short = f"{answer.who} {answer.amount}{' faster' if answer.outcome == 'faster' else ''}"
     modes = f"{comparison.jax.execution_mode} / {comparison.torch.execution_mode}"
+    if answer.ratio is None:
+        where = f"{answer.work} ({answer.detail})"
+        return RatioSoFar(
+            cell=section.setup.cell,
+            modes=modes,
+            short=f"{answer.who}: machine busy",
+            sentence=f"{where}: {answer.sentence}; {answer.speeds}; {modes}",
+            jax_is_ahead=None,
+        )
     return RatioSoFar(
         cell=section.setup.cell,
         modes=modes,

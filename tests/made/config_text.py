@@ -1,5 +1,6 @@
 """A small experiments.yaml for tests, a change to it, and what is read from it."""
 
+import sys
 from pathlib import Path
 
 from harness.experiments.load import load_config
@@ -43,7 +44,7 @@ use_cases:
 
 BEHAVING = """\
 project: trial
-cluster: {time_limit_minutes: 30, cpus_per_task: 1}
+cluster: {frameworks: {jax: {python: PYTHON}, torch: {python: PYTHON}}, time_limit_minutes: 30, cpus_per_task: 1}
 pairing: together
 gpus: {any: {}}
 matrix: {gpus: [any], benchmarks: [mnist], use_cases: [1]}
@@ -64,8 +65,9 @@ measurement:
     latency_max_time_s: 1.0, idle_s: 0, explain: false}
 quick: {}
 wandb: {mode: disabled, project: trial}
-"""
-"""Of the fake framework (tests/made/fake_framework), in the full protocol, which takes seconds."""
+""".replace("PYTHON", sys.executable)
+"""Of the fake framework (tests/made/fake_framework), in the full protocol, which takes seconds. What a Python that is
+named has is not asked, such as builds for CUDA."""
 
 PRETRAINED = (
     MINIMAL.replace(

@@ -8,7 +8,7 @@ from harness.experiments import load
 from harness.plan import CONDITIONS
 from harness.results.record import read_record
 from main import main
-from pipeline import calibrate
+from pipeline import calibrate, measure
 from pipeline.submission import render
 from pipeline.watching.jobs import job_states
 from tests.made.project import QUICK, BehavingProject
@@ -20,6 +20,7 @@ def test_it_is_submitted_shown_by_status_and_ends_with_the_table(
     """What main.py measures and where its scripts go: experiments.yaml has no words for the fake frameworks."""
     monkeypatch.setattr(load, "load_config", lambda _path: behaving.config)
     monkeypatch.setattr(render, "write_scripts", partial(render.write_scripts, repository=behaving.root))
+    monkeypatch.setattr(measure, "lacking_builds", lambda _pairs: [])
     monkeypatch.setattr(calibrate, "expand", lambda _config, _selection: [behaving.pair()])
     monkeypatch.setattr(calibrate, "QUICK_PROTOCOL", calibrate.PROTOCOL.model_copy(update=QUICK))
     where = ("--results", str(behaving.results.root))

@@ -11,7 +11,7 @@ import pytest
 
 from harness.paths import REPOSITORY
 
-OF_BOTTOM = ("errors", "suggest", "files", "locks", "printable", "removed", "slurm_words")
+OF_BOTTOM = ("errors", "suggest", "files", "locks", "printable", "removed", "slurm_words", "missing_package")
 BOTTOM = tuple(f"harness.{name}" for name in OF_BOTTOM)
 GROUND = (*BOTTOM, "harness.plan", "harness.paths", "harness.plan_file")
 WORK = (*GROUND, "harness.results", "harness.work")
@@ -33,11 +33,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "harness.measure": WORK,
     "harness.job": (*WORK, "harness.experiments", "harness.measure"),
     "jax_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
-    "jax_runner.run": ("harness.job",),
+    "jax_runner.run": ("harness.job", "harness.missing_package"),
     "torch_runner": (*WORK, *OF_RUNNERS, "harness.measure.clock.COLD_CALLS"),
-    "torch_runner.run": ("harness.job",),
+    "torch_runner.run": ("harness.job", "harness.missing_package"),
     # It never loads the machinery of a node, but in submitit's worker, which is the job.
-    "pipeline": (*WORK, *OF_JOBS, "harness.experiments", "harness.measure.gpu"),
+    "pipeline": (*WORK, *OF_JOBS, "harness.experiments", "harness.measure.gpu", "harness.measure.other_cpu_load"),
     "pipeline.submission.slurm": ("harness.job.main",),
     # `main.py check` is a job that only compares.
     "pipeline.check": (*WORK, "harness.experiments", "harness.job"),

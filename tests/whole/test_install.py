@@ -12,6 +12,8 @@ from harness.paths import REPOSITORY
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PIP = "python -m pip install --disable-pip-version-check"
+PIP_OF_UV = "python -m pip install --quiet --disable-pip-version-check --retries 1 uv=="
+"""What comes first where no uv is on PATH; the release follows."""
 
 
 def program(path: Path, lines: str) -> None:
@@ -28,9 +30,10 @@ class Machine:
         Args:
             uv: its exit status; None where there is none.
             python: the version of the environment's; by default one without locks.
-            about: whether PyTorch's index `reaches` here, which torch this `has`, and which kind of `machine` this is.
+            about: whether PyTorch's index `reaches` here, which torch this `has`, which kind of `machine` this is, and
+                the exit status of an `own_uv` that pip can install, if it can.
         """
-        given: dict[str, Any] = {"reaches": True, "has": "2.15.0", "machine": "x86_64"} | about
+        given: dict[str, Any] = {"reaches": True, "has": "2.15.0", "machine": "x86_64", "own_uv": None} | about
         self.log, self.venv, self.tools = folder / "log", folder / "venv", folder / "tools"
         folder.mkdir(exist_ok=True)
         self.log.touch()
@@ -41,18 +44,26 @@ class Machine:
                 *version_info*) echo {python}; exit ;;
                 *m.version*) exit {0 if "+cpu" in given["has"] else 1} ;;
             esac
-            echo "python $*" >> {self.log}""",
+            echo "python $*" >> {self.log}
+            case "$*" in *uv==*) {self._installs_uv(given["own_uv"])} ;; esac""",
         )
         program(self.tools / "uname", f"echo Linux {given['machine']}")
         if uv is not None:
             program(self.tools / "uv", f'echo "uv $*" >> {self.log}; exit {uv}')
 
+    def _installs_uv(self, status: int | None) -> str:
+        if status is None:
+            return "exit 1"
+        program(self.tools / "uv-of-pip", f'echo "uv $*" >> {self.log}; exit {status}')
+        return f"mv {self.tools}/uv-of-pip {self.venv}/bin/uv"
+
     def install(self, extras: str, lock: str = "", python: str = sys.executable) -> tuple[int, str, list[str]]:
-        """Exit status, what was said, and the calls."""
+        """Exit status, what was said, and the calls, without that which was to bring uv."""
         command = [REPOSITORY / "install.sh", python, self.venv, extras, lock]
         environment = os.environ | {"PATH": f"{self.tools}:/usr/bin:/bin"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout + done.stderr, self.log.read_text().splitlines()
+        calls = [call for call in self.log.read_text().splitlines() if not call.startswith(PIP_OF_UV)]
+        return done.returncode, done.stdout + done.stderr, calls
 
 
 def test_for_the_cpu_nothing_of_cuda_is_downloaded_where_its_index_can_be_reached(tmp_path: Path) -> None:
@@ -78,6 +89,36 @@ def test_uv_comes_first_and_pip_where_it_fails(tmp_path: Path) -> None:
     assert status == 0 and "uv could not" in said
     wanted = "--editable .[cuda13,torch]"
     assert calls == [f"uv pip install --python {failing.venv}/bin/python {wanted}", f"{PIP} {wanted}"]
+
+
+def test_pip_brings_uv_where_there_is_none_and_installs_where_that_fails(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, own_uv=0)
+    asked = f"uv pip install --python {machine.venv}/bin/python --torch-backend cpu --editable .[jax,torch]"
+    assert machine.install("jax,torch")[2] == [asked]
+    assert machine.log.read_text().startswith(PIP_OF_UV)
+    assert machine.install("jax,torch")[2] == [asked, asked]  # it is there now
+    assert machine.log.read_text().count(PIP_OF_UV) == 1
+    failing = Machine(tmp_path / "failing", own_uv=2)
+    status, said, calls = failing.install("torch")
+    assert (status, calls[-1]) == (0, f"{PIP} --editable .[torch]") and "uv could not; now with pip" in said
+    status, said, calls = Machine(tmp_path / "none").install("torch")
+    assert (status, calls) == (0, [f"{PIP} --editable .[torch]"]) and "uv could not be installed" in said
+
+
+def test_another_python_than_that_of_the_environment_is_told(tmp_path: Path) -> None:
+    """Also where nothing is left to be installed. Without extras, nothing is."""
+    other, same = tmp_path / "other", tmp_path / "same"
+    for path, version in ((other, "312"), (same, "311")):
+        program(path, f'case "$*" in *"sys.exit"*) ;; *) echo {version} ;; esac')
+    machine = Machine(tmp_path / "machine", python="311")
+    status, said, calls = machine.install("", python=str(other))
+    assert (status, calls) == (1, [])
+    assert f"PYTHON={other} is Python 3.12, and {machine.venv} was made of Python 3.11" in said
+    assert f"(rm -r {machine.venv})" in said and "VENV=.venv-3.12" in said
+    assert machine.install("", python=str(same)) == (0, "", [])
+    check = f"./install.sh {other} {machine.venv}"
+    assert make("env", f"VENV={machine.venv}", f"PYTHON={other}")[0] == check
+    assert check not in make("env", f"VENV={machine.venv}", PYTHON=str(other))  # of a shell's profile
 
 
 @pytest.mark.parametrize(
@@ -154,11 +195,48 @@ def test_an_environment_is_asked_for_as_it_was_made(tmp_path: Path) -> None:
     assert make("gpu-check", f"VENV={venv}") == [f"tests/gpu/check.sh {venv}/bin/python results/gpu-check"]
 
 
-def test_the_cuda_of_the_driver_is_chosen(tmp_path: Path) -> None:
-    for driver, extras in {"12.4": "cuda12,torch-cuda12", "13.1": "cuda13,torch"}.items():
-        program(tmp_path / "nvidia-smi", f'echo "| NVIDIA-SMI 550.1   CUDA Version: {driver}  |"')
-        lines = make("env", f"VENV={tmp_path}/venv", PATH=f"{tmp_path}:{os.environ['PATH']}")
-        assert lines[0].split()[3] == extras
+@pytest.mark.parametrize(
+    ("cuda", "driver", "extras"),
+    [
+        ("12.4", "550.54.14", "cuda12,torch-cuda12"),
+        ("13.1", "590.1", "cuda13,torch"),
+        ("14.0", "700.1", "cuda13,torch"),
+        ("11.4", "470.182.03", "driver-too-old"),
+        ("10.2", "440.1", "driver-too-old"),
+        # Where nvidia-smi has no CUDA, the driver's own version says it.
+        ("N/A", "580.65.06", "cuda13,torch"),
+        ("N/A", "525.60.13", "cuda12,torch-cuda12"),
+        ("N/A", "515.1", "driver-too-old"),
+        ("N/A", "[N/A]", "driver-unknown"),
+    ],
+)
+def test_the_cuda_of_the_driver_is_chosen(cuda: str, driver: str, extras: str, tmp_path: Path) -> None:
+    table = f"| NVIDIA-SMI {driver}   Driver Version: {driver}   CUDA Version: {cuda}  |"
+    program(tmp_path / "nvidia-smi", f'case "$*" in *query*) echo "{driver}" ;; *) echo "{table}" ;; esac')
+    lines = make("env", f"VENV={tmp_path}/venv", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert lines[0].split()[3] == extras
+
+
+def test_without_a_gpu_the_lock_is_that_of_the_cpu(tmp_path: Path) -> None:
+    program(tmp_path / "nvidia-smi", "echo no devices were found; exit 6")
+    lines = make("env", f"VENV={tmp_path}/venv", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert lines[0].split()[3] == "jax,torch"
+
+
+@pytest.mark.parametrize(
+    ("extras", "words"),
+    [
+        ("driver-too-old", ("older than CUDA 12: Driver Version: 470.182.03", "525.60.13", "make env LOCK=cpu")),
+        ("driver-unknown,dev", ("does not say which CUDA", "make env LOCK=cuda13", "LOCK=cpu")),
+    ],
+)
+def test_a_driver_for_which_there_is_no_lock_installs_nothing(
+    extras: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    machine = Machine(tmp_path)
+    program(machine.tools / "nvidia-smi", 'echo "Driver Version: 470.182.03"')
+    status, said, calls = machine.install(extras)
+    assert (status, calls) == (1, []) and all(one in said for one in words)
 
 
 def test_an_old_python_is_named_with_the_way_out(tmp_path: Path) -> None:

@@ -132,6 +132,10 @@ MISTAKES = """
 --model resnet19: no model of cifar10; valid: cnn, resnet18; did you mean resnet18?
 --precision fp23 | 1
 --precision fp23: no such precision; valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?
+--precision float32 | 1
+--precision float32: no such precision; valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?
+--precision fp8 | 1
+--precision fp8: no such precision; valid: fp64, fp32, tf32, bf16, fp16, default; fp8 is not supported
 --precision fp16 | 1
 --precision fp16: not for train: gradients below 6e-8 are zero in fp16, so
 --execution_mode vmap.jit | 1

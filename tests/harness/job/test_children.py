@@ -13,11 +13,12 @@ import pytest
 
 from harness.job import children
 from harness.job.children import child_environment, memory_fraction
-from harness.job.main import cache_variables, thread_variables
+from harness.job.main import cache_variables, threads_of_rank
 from harness.measure.channel import MARK, ChildTask
 from harness.measure.world import World
 from harness.paths import REPOSITORY
 from harness.plan import Framework, JobPlan
+from harness.results import cpus
 from harness.work.declared import EAGER, Formulation, Mode
 from tests.made.faults import programs
 from tests.made.patience import patience
@@ -82,11 +83,32 @@ def test_jax_keeps_its_programs_only_for_another_process() -> None:
         assert variables["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "0"
 
 
-@pytest.mark.parametrize(("ranks", "cpus", "threads"), [(1, 8, None), (3, 8, "2"), (4, 2, "1")])
-def test_ranks_of_one_machine_share_its_cpus(ranks: int, cpus: int, threads: str | None) -> None:
-    """Equal parts for both frameworks' threads; at least one."""
-    variables = thread_variables(World(size=ranks), cpus)
-    assert variables == ({} if threads is None else {"OMP_NUM_THREADS": threads, "NPROC": threads})
+def test_what_pins_or_switches_off_one_side_does_not_reach_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads of both sides are the job's CPUs, or what MEASUREMENT_THREADS says."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(6)))
+    monkeypatch.setattr(cpus, "cpu_quota", lambda: 3.5)
+    for name, value in (("JAX_DISABLE_JIT", "1"), ("GOMP_CPU_AFFINITY", "0"), ("OMP_NUM_THREADS", "1")):
+        monkeypatch.setenv(name, value)
+    for threads, expected in (("", "3"), ("2", "2"), ("0", "3"), ("many", "3")):
+        monkeypatch.setenv(cpus.THREADS, threads)
+        environment = child_environment()
+        assert (environment["OMP_NUM_THREADS"], environment["NPROC"]) == (expected, expected)
+        assert not {"JAX_DISABLE_JIT", "GOMP_CPU_AFFINITY"} & environment.keys()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "of_slurm", "threads"), [(1, False, "8"), (3, False, "2"), (16, False, "1"), (3, True, "5")]
+)
+def test_ranks_of_one_machine_share_its_cpus(
+    ranks: int, of_slurm: bool, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal parts for both frameworks' threads; at least one. A task of Slurm has its own CPUs."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
+    monkeypatch.setattr(cpus, "cpu_quota", lambda: None)
+    monkeypatch.delenv(cpus.THREADS)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "5")
+    variables = threads_of_rank(World(size=ranks), of_slurm=of_slurm)
+    assert variables == {"OMP_NUM_THREADS": threads, "NPROC": threads}
 
 
 # A task of a step.

@@ -3,6 +3,7 @@
 import json
 import math
 import signal
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from harness.job.ranks import RanksReport
 from harness.measure.clock import SHARED_DEVICE
 from harness.paths import JobFolder, Results
 from harness.plan import PAIRS_IN_TURNS, Measurement, Pair
+from harness.results.busy import is_busy
 from harness.results.ratios import replicate_of, took_turns
 from harness.results.record import read_record, write_record
 from pipeline.calibrate import calibration_pair
@@ -190,6 +192,37 @@ def test_who_is_out_of_memory_beside_another_is_tried_alone(faulty: FinishedJob)
     assert "out of memory beside the other process; once more, alone" in faulty.output
     beat = faulty.project.heartbeat(faulty.folder)
     assert (faulty.status, beat.state, beat.measurements_done, beat.measurements_failed) == (1, "done", 8, 2)
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_a_pair_on_a_busy_machine_is_measured_once_more(repository: BehavingProject, *, interleaved: bool) -> None:
+    """Both processes where they take turns, and else the one beside which the machine was busy. The second record
+    counts, busy or not."""
+    pair = repository.pair(("beside_others_at_first", "well"), ("well", "beside_others"), replicates=1)
+    status, output, folder = repository.run(in_turns(pair) if interleaved else pair)
+    attempts = Counter(
+        (one.measurement.framework, one.measurement.variant.execution_mode.removesuffix(".eager"))
+        for one in repository.records()
+    )
+    partners = 2 if interleaved else 1
+    assert attempts == {
+        ("jax", "beside_others_at_first"): 2,
+        ("torch", "well"): partners,
+        ("jax", "well"): partners,
+        ("torch", "beside_others"): 2,
+    }
+    newest = {(one.measurement.framework, one.measurement.key): is_busy(one) for one in repository.records()}
+    assert [key for (_, key), busy in newest.items() if busy] == ["cnn-b8-fp32-beside_others.eager-r0"]
+    assert output.count("machine busy (other processes: 38 % of the CPUs)") == output.count("measured once more") == 2
+    beat = repository.heartbeat(folder)
+    total = attempts.total()
+    assert (status, beat.measurements_done, beat.measurements_total) == (0, total, total)
+    if interleaved:  # the second pair of processes took turns, too
+        jax, torch = (one for one in repository.records()[-2:])
+        assert took_turns(jax, torch)
+
+    # Another run finds the records, and measures nothing again by itself.
+    assert "done: 0 measured, 4 had a record" in repository.resume(folder)[1]
 
 
 def test_a_signal_ends_both_and_the_next_start_measures_both(repository: BehavingProject) -> None:

@@ -139,6 +139,27 @@ def test_record_has_the_variables_that_the_measurement_ran_with(
     assert (record.result.explanation, record.result.explanation_absent) == (None, None)
 
 
+def test_what_set_up_lines_export_is_unset_and_flags_that_disable_a_compiler_are_refused(
+    repository: BehavingProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that `setup` loads comes after the job's own environment. A refused flag costs no record of ours, and
+    the measurement is tried again once it is gone."""
+    plan = repository.plan("well")
+    setup = Launch(setup=("export OMP_PROC_BIND=true",))
+    status, output, _ = repository.run(plan.model_copy(update={"launch": setup}))
+    [record] = repository.records()
+    assert (status, record.environment["variables_unset"]) == (0, {"OMP_PROC_BIND": "true"}), output
+    flag = "--xla_backend_optimization_level=0"
+    setup = Launch(setup=(f"export XLA_FLAGS={flag}",))
+    status, output, _ = repository.run(plan.model_copy(update={"launch": setup, "force": True}))
+    assert (status, repository.records()[-1].outcome) == (1, "failed")
+    assert f"XLA_FLAGS={flag} disables optimizations of XLA" in repository.records()[-1].reason
+    monkeypatch.setenv("XLA_FLAGS", flag)
+    status, output, _ = repository.run(plan)
+    assert (status, len(repository.records())) == (2, 2)
+    assert "so nothing is measured. Remove it from XLA_FLAGS" in output
+
+
 # What a record contains of its code: tests/harness/results/test_code_digest.py. How the codes of two records are
 # compared: tests/pipeline/report/test_conditions.py.
 
@@ -305,6 +326,10 @@ wandb: {{mode: disabled}}
 """
 
 
+LEFT_BEHIND = {"JAX_DISABLE_JIT": "1", "TORCH_COMPILE_DISABLE": "1", "GOMP_CPU_AFFINITY": "0"}
+"""As a profiler or a cluster's module does."""
+
+
 def write_experiments(folder: Path, precisions: str = "[fp32]") -> None:
     (folder / "experiments.yaml").write_text(EXPERIMENTS.format(data_dir=folder / "empty", precisions=precisions))
 
@@ -315,7 +340,7 @@ def run_by_hand(
     """On the CPU, so that the test is the same test everywhere."""
     command = [sys.executable, f"{framework}_runner/run.py", "--benchmark", "mnist", "--use_case", "1"]
     command += ["--data", data, "--config", str(folder / "experiments.yaml"), "--results", str(folder / "results")]
-    environment = without_slurm() | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    environment = without_slurm() | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""} | LEFT_BEHIND
     return subprocess.run(
         [*command, *arguments], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=patience(30)
     )
@@ -359,6 +384,10 @@ def test_real_run_measures_what_the_cpu_can_do_and_says_where_and_with_what(real
     version = found["version"].partition("+")[0]
     assert environment["packages"][real_run.framework].partition("+")[0] == version
     assert "none" not in (environment["git"]["commit"] or "").lower()
+    assert environment["process"] == {"affinity": sorted(os.sched_getaffinity(0)), "threads": 1}
+    assert environment["variables_unset"] == LEFT_BEHIND
+    assert not LEFT_BEHIND.keys() & environment["variables"].keys()
+    assert "JAX_DISABLE_JIT=1 is unset for the measurements: it makes JAX run" in real_run.finished.stdout
 
 
 def test_real_run_says_where_a_step_goes(real_run: RealRun) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.measure import other_cpu_load
-from harness.measure.other_cpu_load import OtherCpuLoad
+from harness.measure.other_cpu_load import OtherCpuLoad, busy_machine
 
 
 def write_stat(path: Path, *, user: int, idle: int = 500, steal: int = 777) -> None:
@@ -67,3 +67,19 @@ def test_what_happens_while_nobody_looks_is_no_other_load(stat: Path, monkeypatc
     watched.resume()
     write_stat(stat, user=9400)
     assert watched.cpus() == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("load", "others", "is_busy"),
+    # Of two CPUs a quarter is 0.5. What has just ended is in the load average, and takes nothing any more.
+    [(0.5, 2.0, False), (6.31, 0.5, False), (6.31, 0.6, True), (6.31, None, True)],
+)
+def test_a_busy_machine_is_told_before_anything_starts(
+    load: float, others: float | None, is_busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    monkeypatch.setattr(OtherCpuLoad, "cpus", lambda _self, _shortest_s: others)
+    words = "This machine is busy (load 6.3 on 2 CPUs): measurements will take longer and rows may stay inconclusive. "
+    assert busy_machine() == (words + "Wait until it is quiet, or continue." if is_busy else None)

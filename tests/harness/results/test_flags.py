@@ -34,6 +34,10 @@ def used(device: str | None, **read: Any) -> dict[str, Any]:
     return {"framework": {"device_uuid": device}, "gpu": read}
 
 
+def variables(**found: str) -> dict[str, Any]:
+    return {"variables": found}
+
+
 FOUR_CPUS = {"cpu": {"affinity": [0, 1, 4, 5]}}
 HELD = "the GPU held its clock back: "
 CLEAN = Result(
@@ -77,6 +81,19 @@ JAXLIB_IS_SLOW = {"known_slow_jaxlib": "jaxlib 0.1"}
         (Result(), used("GPU-cd34", uuid="MIG-ab12", mig=True), {}),  # a slice has a UUID of its own
         (Result(), used("GPU-cd34", absent="no NVML"), {}),
         (Result(), used(None, uuid="GPU-ab12"), {}),
+        (
+            Result(),
+            variables(XLA_FLAGS="--xla_gpu_autotune_level=0"),
+            {"steered": "XLA_FLAGS=--xla_gpu_autotune"},
+        ),
+        (Result(), variables(OMP_NUM_THREADS="1"), {"steered": "OMP_NUM_THREADS=1 was set, which limits or pins PyTo"}),
+        (Result(), variables(OMP_NUM_THREADS="2", NPROC="2"), {}),
+        (
+            Result(),
+            {"cpu": {"affinity": [0, 1], "quota": 1.5}},
+            {"cpu_quota": "the CPU quota of this container"},
+        ),
+        (Result(), {"cpu": {"affinity": [0, 1], "quota": 1.0}}, {}),
         # A hundredth of its CPUs; of one, where it is not known how many there are.
         (in_turns(0.04), {}, {}),
         (in_turns(0.05), {}, {"busy_while_waiting": "while it waited for its turns, this process kept 1.2% of its"}),

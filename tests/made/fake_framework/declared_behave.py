@@ -23,7 +23,7 @@ NAMES = (
     *("hangs_when_rank_1_is_killed", "raises_on_rank_1", "fills_rank_1", "is_controlled"),
     *("control_fills_rank_1", "control_is_killed_on_rank_1", "parity_is_killed"),
     *("parity_raises", "parity_is_refused", "parity_sleeps", "parity_differs"),
-    *("standard", "fast", "slowest"),
+    *("standard", "fast", "slowest", "beside_others", "beside_others_at_first"),
 )
 RUN = Run(name="eager")
 FORMULATIONS = tuple(

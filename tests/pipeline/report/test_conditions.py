@@ -18,7 +18,8 @@ SAME: dict[str, Any] = {
     "cpu": {"model": "Xeon", "affinity": [0, 1, 2, 3, 8]},
     "python": "3.12.1",
     "packages": {"numpy": "2.3", "jax": "0.10.2"},
-    "variables": {"OMP_NUM_THREADS": "4"},
+    "process": {"affinity": [0, 1, 2, 3, 8], "threads": 5},
+    "variables": {"OMP_NUM_THREADS": "5", "NPROC": "5"},
     "slurm": {"job_id": "12"},
     "code": {"harness": "h1"},
     "pairing": {"kind": "together", "pair": "12.0"},
@@ -32,11 +33,12 @@ def of_both(name: str, jax: dict[str, Any], torch: dict[str, Any], compare: Call
 
 
 def test_all_conditions_of_replicates_of_which_one_differs() -> None:
-    names = ["data", "GPU", "driver", "node", "CPUs", "libraries", "variables", "Slurm job", "code", "pairing"]
+    names = ["data", "GPU", "driver", "node", "CPUs", "threads", "libraries", "variables", "Slurm job", "code"]
+    names.append("pairing")
     assert [(one.name, one.state) for one in conditions([(SAME, SAME)])] == [(name, "equal") for name in names]
     other = SAME | {
         "gpu": SAME["gpu"] | {"uuid": "GPU-2"},
-        "cpu": {"model": "Xeon", "affinity": [4, 5, 6, 7]},
+        "process": {"affinity": [4, 5, 6, 7], "threads": 4},
         "packages": {"numpy": "2.2", "torch": "2.15.0"},
         "code": {"harness": "h2"},
         "slurm": {"job_id": "13"},
@@ -46,6 +48,7 @@ def test_all_conditions_of_replicates_of_which_one_differs() -> None:
     assert {one.name: one.detail for one in found if one.state == "differs"} == {
         "GPU": "GPU-1 / GPU-2",
         "CPUs": "0-3,8 / 4-7",
+        "threads": "5 / 4",
         "libraries": "numpy 2.3 / 2.2",
         "Slurm job": "12 / 13",
         "code": "harness h1 / h2",
@@ -152,10 +155,14 @@ def test_libraries_are_compared_by_what_they_are(on: Any, jax: Any, torch: Any, 
 @pytest.mark.parametrize(
     ("jax", "torch", "expected"),
     [
-        ({"OMP_NUM_THREADS": "4"}, {}, "OMP_NUM_THREADS 4 / unset"),
+        ({"OMP_PROC_BIND": "true"}, {}, "OMP_PROC_BIND true / unset, OMP_PROC_BIND=true (read by PyTorch only)"),
+        # Both have it, and it steers one.
+        ({"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "1"}, "OMP_NUM_THREADS=1 (read by PyTorch only)"),
+        ({"OMP_NUM_THREADS": "2", "NPROC": "2"}, {"OMP_NUM_THREADS": "2", "NPROC": "2"}, "equal"),
+        ({"XLA_FLAGS": "--xla_a=1"}, {"XLA_FLAGS": "--xla_a=1"}, "XLA_FLAGS=--xla_a=1 (read by JAX only)"),
         ({}, {"LD_LIBRARY_PATH": "/opt/cuda"}, "LD_LIBRARY_PATH unset / /opt/cuda"),
         ({}, {"NVIDIA_TF32_OVERRIDE": "0"}, "NVIDIA_TF32_OVERRIDE unset / 0"),
-        ({"XLA_FLAGS": "x", "JAX_PLATFORMS": "cuda"}, {"TORCH_LOGS": "x", "PYTORCH_ALLOC_CONF": "x"}, "equal"),
+        ({"JAX_PLATFORMS": "cuda"}, {"PYTORCH_ALLOC_CONF": "x"}, "equal"),
         ({"CUDA_CACHE_PATH": "/tmp/1"}, {"CUDA_CACHE_PATH": "/tmp/2"}, "equal"),
         ({}, {"CUDA_MODULE_LOADING": "LAZY"}, "equal"),
         ({}, {"CUDA_MODULE_LOADING": "EAGER"}, "CUDA_MODULE_LOADING LAZY / EAGER"),
@@ -163,6 +170,24 @@ def test_libraries_are_compared_by_what_they_are(on: Any, jax: Any, torch: Any, 
 )
 def test_variables_of_one_side_that_change_that_side(jax: Any, torch: Any, expected: str) -> None:
     assert of_both("variables", {"variables": jax}, {"variables": torch}) == expected
+
+
+@pytest.mark.parametrize(
+    ("jax", "torch", "cpus", "threads"),
+    [
+        # A framework that pins itself has fewer CPUs than its job had.
+        ({"affinity": [0, 1], "threads": 2}, {"affinity": [0], "threads": 2}, "0-1 / 0", "equal"),
+        ({"affinity": [0, 1], "threads": 2}, {"affinity": [0, 1], "threads": 1}, "equal", "2 / 1"),
+        ({"affinity": [0], "threads": 1, "quota": 1.5}, {"affinity": [0], "threads": 1}, "0 (quota 1.5) / 0", "equal"),
+        ({"affinity": [0], "threads": None}, {"affinity": [0], "threads": 1}, "equal", "not recorded"),
+        ({}, {}, "equal", ""),
+    ],
+)
+def test_cpus_and_threads_once_both_are_imported(jax: Any, torch: Any, cpus: str, threads: str) -> None:
+    ours, theirs = ({"cpu": {"affinity": [0, 1]}, "process": process} for process in (jax, torch))
+    assert (of_both("CPUs", ours, theirs), of_both("threads", ours, theirs)) == (cpus, threads)
+    if jax.get("threads", 0) is None:  # JAX on a GPU starts no threads for the CPU
+        assert of_both("threads", ours | {"framework": {"platform": "gpu"}}, theirs) == ""
 
 
 def test_code_among_records_of_one_framework() -> None:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from harness.errors import CheckFailed, Refused
 from harness.measure.channel import Channel
+from harness.measure.other_cpu_load import OtherCpuLoad
 from harness.measure.program import Phase, Program, Session
 from harness.results.parity import PARITY_BATCH_SIZE
 from harness.work.use_cases.train import require_finite
@@ -173,6 +174,21 @@ def fills_the_device_at_first(session: Session[Any]) -> Work:
         return Work(session)
     tried.touch()
     return fills_the_device(session)
+
+
+def beside_others(session: Session[Any]) -> Work:
+    """As if other processes took 38 % of the CPUs."""
+    OtherCpuLoad.cpus = lambda _self: 0.38 * len(os.sched_getaffinity(0))  # type: ignore[method-assign]
+    return Work(session)
+
+
+def beside_others_at_first(session: Session[Any]) -> Work:
+    """The same, but quiet when it is tried again."""
+    tried = Path(str(session.measurement.settings["pid"])).with_name(f"busy-{session.measurement.replicate}")
+    if tried.exists():
+        return Work(session)
+    tried.touch()
+    return beside_others(session)
 
 
 def compiles(session: Session[Any]) -> Work:
