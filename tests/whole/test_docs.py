@@ -21,7 +21,7 @@ FIGURE = re.compile(r"\d[\d,.]*\s*k?\s*(?:samples|images|img|steps)\s*(?:/|per)\
 MADE_LATER = ("results", "data", "slurm_scripts", ".venv", "use_cases", "benchmarks")
 """First parts of paths that a run makes, or that mean both runners' folders."""
 OF_THE_RECIPE = ("fashion_mnist", "evaluate")
-OTHER_PROGRAMS = ("wandb ", "srun ")
+OTHER_PROGRAMS = ("wandb ", "srun ", "sbatch")
 """Commands whose flags are not those of main.py. A flag behind `=` is the value of a variable, such as XLA_FLAGS."""
 WORDS_OF_README = {
     *("matrix", "template", "Slurm scripts", "submitit", "W&B", "latency", "memory", "energy"),
