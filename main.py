@@ -556,7 +556,7 @@ def calibrate_parser() -> Parser:
     )
     parser.switch(
         "--update-docs",
-        "measure nothing: write the tables of results/published/calibration/ into docs/studies/calibration.md",
+        "measure nothing: write the tables of results/published/calibration/ into docs/studies.md",
     )
     add_config_flag(parser)
     add_results_flag(parser)

@@ -3,7 +3,7 @@
 Built on jax.shard_map: a function sees its own device's part of the arrays, so that BatchNorm's statistics stay local,
 as they are in PyTorch's DistributedDataParallel, and nothing moves between devices but what is written here. jit with
 NamedSharding would leave the collectives to XLA and make BatchNorm's statistics global. On two devices of a CPU neither
-is faster (docs/studies/sharding.md); no GPU was asked yet. Sharded parameters are jit's all the same, for models whose
+is faster (docs/studies.md); no GPU was asked yet. Sharded parameters are jit's all the same, for models whose
 samples know nothing of each other: XLA gathers them and scatters their gradients as it sees fit.
 """
 

@@ -15,7 +15,7 @@ class PlantedSlowdown:
     too, and cannot hide behind its work.
 
     The pause is as long as it is called; the whole slowdown need not be, as the work itself may run at another speed
-    after a pause. What was seen of that: docs/studies/planted_slowdown.md.
+    after a pause. What was seen of that: docs/studies.md.
     """
 
     def __init__(self, fraction: float, step: Step, wait: Wait) -> None:

@@ -2,7 +2,7 @@
 but for `screening_records`, which reads records.
 
 A choice is within one framework and one comparison, so a framework's job makes it alone, from its own records. The same
-records give the same choice, also after a requeue. docs/studies/screening.md has the simulation.
+records give the same choice, also after a requeue. docs/studies.md has the simulation.
 """
 
 import math

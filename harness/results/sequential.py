@@ -1,5 +1,5 @@
 """The sequential design of a ratio: looks at 4, 6, 8 and 12 pairs, each with an interval that knows which process of a
-pair was started first. Pure; docs/studies/sequential.md has the simulation."""
+pair was started first. Pure; docs/studies.md has the simulation."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -272,7 +272,7 @@ def interval_of_log_ratios(differences: Sequence[float]) -> Interval | None:
     with s the standard deviation of d. Its centre is the geometric mean of the replicates' ratios.
 
     Not a bootstrap: what claims 95 % must cover 95 %, and with 3 replicates a bootstrap of the median covers 75 %
-    (docs/studies/interval_coverage.md).
+    (docs/studies.md).
 
     Args:
         differences: d.

@@ -33,7 +33,7 @@ TOLERANCES: dict[Precision, Tolerance] = {
     "bf16": Tolerance(typical=1.5e-1, worst=5e-1),
     "default": Tolerance(typical=6e-2, worst=4e-1),  # TF32 in some operations of either framework
 }
-"""More than twice what rounding alone was found to do: docs/studies/rounding.md, with its record."""
+"""More than twice what rounding alone was found to do: docs/studies.md."""
 WITH_BATCH_NORM: dict[Precision, Tolerance] = TOLERANCES | {
     "fp32": Tolerance(typical=5e-2, worst=1e-1),
     "tf32": Tolerance(typical=3e-1, worst=5e-1),
@@ -52,8 +52,7 @@ OUTPUTS: dict[Precision, Tolerance] = {
     "default": Tolerance(typical=1e-2, worst=5e-2),
 }
 """Of outputs in evaluation: of all together, and of each sample's less the mean over samples, where what all samples
-share hides no error. More than twice what rounding alone was found to do: docs/studies/output_rounding.md, with
-its record."""
+share hides no error. More than twice what rounding alone was found to do: docs/studies.md."""
 LOSSES: dict[Precision, float] = {"fp64": 1e-9, "fp32": 4e-4, "tf32": 4e-3, "bf16": 1.5e-2, "default": 4e-3}
 """Relative, of mean losses of a batch, in which rounding averages out."""
 SMALL = 1e-2

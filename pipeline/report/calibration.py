@@ -1,5 +1,5 @@
 """What calibrations say: how often the verdict on a known slowdown is right. From records to shares, then to the tables
-of `main.py calibrate` and docs/studies/calibration.md and to the report's sentences about each of its devices.
+of `main.py calibrate` and docs/studies.md and to the report's sentences about each of its devices.
 
 In every round (a replicate of the plan) one fresh process measured each condition. A trial takes the rounds in an order
 of its own and, of each, one of the two unslowed processes as the base, both by chance; it judges the base in the place
@@ -30,7 +30,7 @@ from pipeline.report.reading import read_records
 
 COMMAND = "python main.py calibrate"
 PUBLISHED_CALIBRATIONS = Results(root=PUBLISHED).calibration
-DOCS = REPOSITORY / "docs" / "studies" / "calibration.md"
+DOCS = REPOSITORY / "docs" / "studies.md"
 PART_OF_DOCS = GeneratedPart(
     begin="<!-- calibration: written by `python main.py calibrate --update-docs` -->", end="<!-- end of calibration -->"
 )

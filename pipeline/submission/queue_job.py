@@ -26,7 +26,7 @@ def paired(pair: Pair, pairing: Pairing, *, is_on_cpu: bool = False) -> Pair:
     """With its processes in turns, block by block, where that is asked for and can be.
 
     `auto` asks for it on a CPU, where calibrations found that equal processes then differ by a tenth to a sixth of what
-    they do one after the other (docs/studies/calibration.md), and not on a GPU: none has been calibrated, and both
+    they do one after the other (docs/studies.md), and not on a GPU: none has been calibrated, and both
     processes must fit into its memory at once.
 
     Args:

@@ -8,6 +8,7 @@ signal waits in real time, as it does in a real framework.
 import random
 
 from harness.measure import clock, slowdown
+from harness.measure.other_cpu_load import OtherCpuLoad
 
 READING_S = 1e-7
 """At most this long passes with each reading, or the injected slowdown (harness/measure/slowdown.py) would wait for
@@ -28,7 +29,8 @@ def read() -> float:
 
 
 def install() -> None:
-    """Replace the clock of this process's measurements."""
+    """Replace the clock of this process's measurements, which are on a machine where nothing else runs."""
     for module in (clock, slowdown):
         module.perf_counter = read  # type: ignore[attr-defined]
     clock.sleep = advance  # type: ignore[attr-defined]
+    OtherCpuLoad.cpus = lambda _self: 0.0  # type: ignore[method-assign,assignment]

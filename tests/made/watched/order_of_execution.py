@@ -77,31 +77,3 @@ def name_in_record(path: Path) -> str:
     measurement = json.loads(path.read_text())["measurement"]
     mode = measurement["variant"]["execution_mode"]
     return name_of(measurement["framework"], mode, measurement["stage"], measurement["replicate"])
-
-
-def simulate_time() -> "SimulatedTime":
-    """Make the clock of this process a simulated one, on a machine where nothing else runs."""
-    from harness.measure import clock, protocol
-
-    simulated = SimulatedTime()
-    clock.perf_counter, clock.sleep = simulated.read, simulated.sleep
-
-    class QuietMachine(protocol.OtherCpuLoad):
-        def cpus(self) -> float | None:
-            return 0.0
-
-    protocol.OtherCpuLoad = QuietMachine  # type: ignore[misc]
-    return simulated
-
-
-class SimulatedTime:
-    """Seconds that pass in a step, or while somebody sleeps, and never else."""
-
-    def __init__(self) -> None:
-        self._now_s = 0.0
-
-    def read(self) -> float:
-        return self._now_s
-
-    def sleep(self, seconds: float) -> None:
-        self._now_s += seconds

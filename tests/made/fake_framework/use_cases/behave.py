@@ -356,14 +356,13 @@ def order() -> Any:
 
 
 class Watched(Work):
-    """Notes what is done with it. Its steps take simulated time, so that no load of the machine changes a choice."""
+    """Notes what is done with it."""
 
     def __init__(self, session: Session[Any], step_s: float) -> None:
         measurement = session.measurement
         order().begin(
             order().name_of(measurement.framework, session.mode.name, measurement.stage, measurement.replicate)
         )
-        time_s = order().simulate_time()
         cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
 
         def first(_step_s: float) -> None:
@@ -371,7 +370,7 @@ class Watched(Work):
             cache.mkdir(parents=True, exist_ok=True)
 
         calls = iter([first])
-        super().__init__(session, lambda: next(calls, time_s.sleep)(step_s))
+        super().__init__(session, lambda: next(calls, advance)(step_s))
         session.device.begin_timing = lambda: order().note_step("time")
 
     def check(self) -> list[Any]:
