@@ -12,8 +12,8 @@ REMOVED = {
     "gpu-check": "Use `make gpu-check`.",
     "pack": "Archive a results folder with tar; unpack it before `python main.py report`.",
     "site": "Use `python main.py report`: its page is one HTML file that needs no server.",
-    "wandb": "Upload offline runs with `cd results && wandb sync --include-online`; the workspace that W&B makes for "
-    "the project shows both frameworks.",
+    "wandb": "Upload offline runs with `wandb sync` in an empty folder, see docs/clusters.md; the workspace that W&B "
+    "makes for the project shows both frameworks.",
     "--details": "The page of `python main.py report` contains the tables of every execution mode.",
     "--fleet": "Measure on each node with its own `--results DIR`, then use `python main.py report --results DIR "
     "--baseline OTHER_DIR`.",
@@ -26,7 +26,6 @@ REMOVED = {
     "--verbose": "`--dry-run` writes the scripts to slurm_scripts/; their headers contain the options of sbatch.",
     "--why": "experiments.yaml names what is measured; `--dry-run` lists the chosen models, modes and precisions.",
     "cluster.stage_environment": "Use a container image, see docs/clusters.md.",
-    "cluster.whole_nodes": "Scripts that share a node start their steps with `srun --exact`, see docs/clusters.md.",
 }
 """Sentences by name: a command, a flag with its dashes, or a setting of experiments.yaml with the key above it."""
 

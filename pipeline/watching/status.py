@@ -31,6 +31,7 @@ STYLES: dict[str, str] = {
 }
 PHASES: Mapping[str, str] = {
     "start": "starting and compiling",
+    "device peaks": "timing matrix products and memory",
     "parity": "",
     "warm-up": "warming up",
     "throughput": "timing",

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shlex
 import time
 from collections.abc import Callable
 from functools import partial
@@ -50,13 +51,13 @@ def _job(results: Results, benchmark: str) -> JobFolder:
 
 def _judged(results: Results, path: Path, change: bytes | Callable[[Path], object]) -> str | None:
     with changed_file(path, change):
-        for command in ("status", "cancel"):
-            status, output, errors = call(command, "--results", str(results.root))
+        for words in (["status"], ["status", "--cancel"]):
+            status, output, errors = call(*words, "--results", str(results.root))
             for mark in results.jobs.rglob("cancelled"):
                 mark.unlink()
             if status not in (0, 1):
-                return f"{command} ends with {status}: {errors[:200]!r}"
-            if command == "status" and "mnist train" not in output:
+                return f"{shlex.join(words)} ends with {status}: {errors[:200]!r}"
+            if words == ["status"] and "mnist train" not in output:
                 return f"the other job is not shown: {output[:300]!r}"
             if why := judged_text("the terminal", output + errors):
                 return why

@@ -71,7 +71,7 @@ class Reader:
         done = subprocess.run(words, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             yield f"status {done.returncode}: {done.stderr.strip()[-300:]}"
-        for name in re.findall(r"/data/(\w+)/manifest\.json is not here", "".join(done.stdout.splitlines())):
+        for name in re.findall(r"/data/(\w+)/manifest\.json is not here", " ".join(done.stdout.split())):
             if name not in self.fetched:
                 yield f"the data of {name} are not here"
 

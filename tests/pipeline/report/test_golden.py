@@ -78,6 +78,8 @@ def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """Return the name of the records, and the folder with the CSV files of their report."""
     folder = tmp_path_factory.mktemp("results")
     shutil.copytree(RECORDS[request.param], folder / "records")
+    for archive in folder.rglob("records.zip"):
+        shutil.unpack_archive(archive, archive.parent)
     assert main(["report", "--no-figures", "--results", str(folder)]) == 0
     return request.param, folder / "report"
 

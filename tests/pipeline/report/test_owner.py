@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.results.ceilings import CeilingsRecord, write_ceilings
-from harness.results.timeline_file import read_timeline, write_timeline
 from pydantic import ValidationError
 
 from harness.errors import ProjectError
 from harness.paths import PUBLISHED, Results
+from harness.results.device_peaks import DevicePeaksRecord, write_device_peaks
 from harness.results.npz import read_npz
 from harness.results.parity import ParityMetadata, ParityNumbers, key_of
 from harness.results.parity_file import read_parity, write_parity
 from harness.results.record import Evaluation, RankResult, Record, WeightsIdentity, read_record
-from harness.results.timeline import timeline_of
 from pipeline.report import owner
 from pipeline.report.owner import Names, names_of, names_of_this_process, words_of_the_project
 from pipeline.report.publish import publish, publish_calibrations
@@ -110,9 +108,7 @@ def full_record(**changes: Any) -> Record:
         {"aten::mm": (1, 1.0)},
         step_ms=2.0,
         on_device=False,
-        timeline="a-timeline.npz",
         work_absent="no rule",
-        timeline_absent="too long",
     )
     evaluation = Evaluation(shape=[2, 10], predictions="AAAAAA==", sha256="5e", test_metric_absent="weights are drawn")
     rank = {"rank": 1, "node": SIBLING, "gpu_uuids": ["GPU-1"], "gpu_names": ["NVIDIA H200"]}
@@ -167,7 +163,7 @@ def injected(whole: Record) -> tuple[Record, set[tuple[Any, ...]]]:
     took = set()
     for place in texts_in(content):
         kept = (("measurement",), ("measurement_id",), ("started_at",), ("ended_at",), ("environment", "slurm"))
-        if any(place[: len(one)] == one for one in kept) or place[-1] in ("node", "parity", "timeline"):
+        if any(place[: len(one)] == one for one in kept) or place[-1] in ("node", "parity"):
             continue
         value = content
         for part in place:
@@ -205,7 +201,7 @@ def assert_nameless(folder: Path) -> int:
 
 
 def test_no_name_that_is_injected_anywhere_is_published(tmp_path: Path) -> None:
-    """In each text of a record, in open keys, in names of files, in parity numbers, timelines and ceilings."""
+    """In each text of a record, in open keys, in names of files, in parity numbers and device peaks."""
     results = Results(root=tmp_path / "results")
     whole, took = injected(full_record())
     assert {place[-1] for place in took} >= {
@@ -218,16 +214,10 @@ def test_no_name_that_is_injected_anywhere_is_published(tmp_path: Path) -> None:
         "name",
     }
     assert len(took) > 40
-    timeline, parity = f"{HOST}-of-{USER}-timeline.npz", f"parity-{CLUSTER}-1.npz"
-    explained = whole.result.explanation.model_copy(update={"timeline": timeline})
-    whole = with_result(whole, explanation=explained).model_copy(update={"parity": parity})
+    parity = f"parity-{CLUSTER}-1.npz"
+    whole = whole.model_copy(update={"parity": parity})
     path = save(whole, results)
     path = path.rename(path.with_name(f"{HOST}-{USER}-{path.name}"))
-    events = timeline_of([(f"aten::mm {SENTENCE}", 0.0, 1e-3, np.nan), ("aten::add", 1.0, 2.0, np.nan)])
-    kernel = f"aten::mm {SENTENCE}"
-    write_timeline(
-        path.with_name(timeline), events, tracer=SENTENCE, on_device=False, steps=1, contents={kernel: "product"}
-    )
     metadata = ParityMetadata(
         key=key_of(whole.measurement),
         outcome="failed",
@@ -238,19 +228,19 @@ def test_no_name_that_is_injected_anywhere_is_published(tmp_path: Path) -> None:
     )
     numbers = {f"gradients/{USER}": np.array([1.5])}
     write_parity(ParityNumbers(metadata=metadata, kept=numbers), path.with_name(parity))
-    write_ceilings(
-        CeilingsRecord(
+    write_device_peaks(
+        DevicePeaksRecord(
             framework="jax",
             started_at="",
             ended_at="",
             environment=whole.environment | {"said": SENTENCE},
-            ceilings=[],
-            refused={"tf32": SENTENCE},
+            peaks=[],
+            unsupported={"tf32": SENTENCE},
         ),
-        results.ceilings / f"{HOST}-jax.json",
+        results.device_peaks / f"{HOST}-jax.json",
     )
     shelf = publish(results, "two-gpus", tmp_path / "published")
-    assert assert_nameless(shelf.root) == 4
+    assert assert_nameless(shelf.root) == 3
     (published,) = shelf.records().rglob("*.json")
     copy = read_record(published)
     assert copy.measurement == whole.measurement and copy.result.blocks == whole.result.blocks
@@ -261,8 +251,6 @@ def test_no_name_that_is_injected_anywhere_is_published(tmp_path: Path) -> None:
     assert "wandb_url" not in copy.environment
     assert copy.reason.startswith("It ended. srun: error: Node failure on node-1 (node-1, then node-2), says (user)@")
     assert read_parity(published.with_name(str(copy.parity))).kept == {"gradients/(user)": [1.5]}
-    kept = read_timeline(published.with_name(str(copy.result.explanation.timeline)))
-    assert kept.about.names[1] == "aten::add" and set(kept.about.contents.values()) == {"product"}
 
 
 def test_no_name_that_is_injected_anywhere_is_published_of_calibrations(tmp_path: Path) -> None:
