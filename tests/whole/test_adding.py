@@ -15,6 +15,8 @@ from harness.results.parity_gate import ParityGate
 from harness.results.record import read_record
 from tests.made.project import copy_repository
 
+pytestmark = pytest.mark.takes(40)
+
 PAGE = (REPOSITORY / "docs" / "adding.md").read_text()
 MODEL = (
     *("--benchmark", "cifar10", "--use_case", "1", "--model", "vit", "--precision", "fp32"),

@@ -11,6 +11,8 @@ from harness.paths import REPOSITORY
 from tests.made.patience import patience
 from tests.made.project import copy_repository
 
+pytestmark = pytest.mark.takes(30)
+
 MISTAKES: dict[str, tuple[list[tuple[str, str]], tuple[str, ...]]] = {
     "other mathematics": (
         [("F.relu(self.fc1(", "F.gelu(self.fc1(")],
