@@ -128,13 +128,20 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
+SLURM_FILES = sorted(path.name for path in SLURM.glob("test_*.py"))
+
+
 class Scheduling(LoadFileScheduling):
-    """A file is one worker's, and all that start a Slurm are one's too: one cluster, and the others have work to do
-    while it waits."""
+    """Give each file to one worker, and each half of the files with Slurm to one worker.
+
+    So two clusters are started. One worker would still wait for its jobs when the other workers have no work left, and
+    on more workers nothing else would use the cores meanwhile.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return "tests/slurm" if file.startswith("tests/slurm/") else file
+        name = file.removeprefix("tests/slurm/")
+        return f"tests/slurm/{SLURM_FILES.index(name) % 2}" if name in SLURM_FILES else file
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -274,7 +274,13 @@ def test_per_sample_gradients_of_vit(monkeypatch: pytest.MonkeyPatch) -> None:
     """By both frameworks' vmap, in float64, of the reduced model."""
     monkeypatch.setattr(jax_models, "make_model", lambda *_: REDUCED["vit_b_16"][0]())
     monkeypatch.setattr(torch_models, "make_model", lambda *_: reduced_vit_of_torch())
-    names = {"benchmark": "imagenet100", "model": "vit_b_16", "batch_size": 3, "options": {"output": "full"}}
+    names = {
+        "benchmark": "imagenet100",
+        "model": "vit_b_16",
+        "batch_size": 3,
+        "options": {"output": "full"},
+        "sizes": {"image_size": SIZES.image_size},
+    }
     ours, theirs = (
         build(make_session(framework, "per_sample_gradients", execution_mode=mode, precision="fp64", **names)).parity()
         for framework, mode in (("jax", "vmap.jit"), ("torch", "vmap.eager"))
