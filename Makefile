@@ -55,15 +55,19 @@ demo: env  ## two short pairs of both frameworks on this machine, in three minut
 # Tests start hundreds of Python processes. Each would compile our modules anew where the shell forbids to keep what is compiled.
 test test-fast test-nightly test-faults gpu-compile gpu-compile-nightly: export PYTHONDONTWRITEBYTECODE :=
 
+# Two processes for each core that is allowed, at most 8: a test waits a third of its time, and each process imports both
+# frameworks (700 MB).
+WORKERS ?= $(shell n=$$((2 * $$(nproc))); echo $$((n < 8 ? n : 8)))
+PYTEST := $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: env-dev  ## run the tests
-	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -m "not faults and not nightly"
+	$(PYTEST) -m "not faults and not nightly"
 
 test-fast: env-dev  ## run the tests that need no framework, Slurm, browser or LaTeX: a minute
-	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
-	    -m "not slow and not slurm and not browser and not latex and not gpu and not nightly"
+	$(PYTEST) -m "not slow and not slurm and not browser and not latex and not gpu and not nightly"
 
 test-nightly: env-dev  ## what is left of the cross products: more models in more modes, real compilers
-	$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -m nightly
+	$(PYTEST) -m nightly
 
 SEED ?= 0
 test-inputs: env-dev  ## try thousands of odd files, command lines and values; SEED=random for new ones

@@ -1,8 +1,9 @@
-"""The order of the tests, and what they start with."""
+"""Configure pytest: which tests are collected, in which order they run, and the processes that run them."""
 
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,13 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 from harness import locks
+from harness.measure.gpu import Gpu, open_gpu
 from harness.results.cpus import THREAD_VARIABLES, THREADS
 from tests.made.guardian import guarded_folder
 
 HERE = Path(__file__).parent
+GPU = HERE / "gpu"
 FRAMEWORKS_IN_THIS_PROCESS = HERE / "runners"
-LONGEST = (
-    "test_eager_cases.py",
-    "test_several_devices.py",
-    "test_train.py",
-    "test_per_sample_gradients.py",
-    "test_graphs.py",
-)
 SLURM = HERE / "slurm"
 FAULTS = HERE / "faults"
 QUICK_FAULTS = FAULTS / "test_quick.py"
@@ -50,15 +46,44 @@ for name in (*THREAD_VARIABLES, THREADS):
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
+def is_gpu_needed(config: pytest.Config) -> bool:
+    """Return whether tests/gpu is collected even without a GPU: where it is named, or must not be skipped."""
+    named = (Path(argument.partition("::")[0]).resolve() for argument in config.args)
+    return os.environ.get("REQUIRE_GPU") == "1" or any(path.is_relative_to(GPU) for path in named)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out tests/gpu on a machine without a GPU: hundreds of skipped cases would hide the other skipped ones."""
+    if collection_path != GPU or is_gpu_needed(config) or isinstance(open_gpu(), Gpu):
+        return None
+    return True
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Add a line for the cases of tests/gpu, and one for each reason why tests were skipped."""
+    everything = any(GPU.is_relative_to(Path(argument).resolve()) for argument in config.args)
+    if everything and not is_gpu_needed(config) and not isinstance(open_gpu(), Gpu):
+        from tests.gpu.cases import all_cases
+
+        terminalreporter.write_line(f"tests/gpu: {len(all_cases())} cases need an NVIDIA GPU: not collected")
+    reasons = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()))
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start a framework in pytest's own process come last: JAX's threads do not survive a fork, and the
-    others fork. The longest files of them come first, so that no process waits for one at the end. First of all come
-    those with Slurm, which wait most of their time."""
+    """Mark the items by their folders, and sort them.
+
+    Tests of Slurm come first, as they wait most of their time. Tests that start a framework in pytest's own process
+    come last: JAX's threads do not survive a fork, and other tests fork. Within each of these groups the longest files
+    come first, so that no process is left with one at the end.
+    """
+    seconds = {item.path: takes(item) for item in items}
     items.sort(
         key=lambda item: (
             SLURM not in item.path.parents,
             FRAMEWORKS_IN_THIS_PROCESS in item.path.parents,
-            LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST),
+            -seconds[item.path],
         )
     )
     for item in items:
@@ -68,6 +93,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("faults")
         if "slurm" in getattr(item, "fixturenames", ()):
             item.add_marker("slurm")
+
+
+def takes(item: pytest.Item) -> float:
+    """Return the seconds of processor time that an item's file is marked with, or 0 for a file of a few seconds."""
+    marker = item.get_closest_marker("takes")
+    return marker.args[0] if marker else 0.0
 
 
 FREEZE, UNFREEZE = gc.freeze, gc.unfreeze
@@ -100,13 +131,20 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
+SLURM_FILES = sorted(path.name for path in SLURM.glob("test_*.py"))
+
+
 class Scheduling(LoadFileScheduling):
-    """A file is one worker's, and all that start a Slurm are one's too: one cluster, and the others have work to do
-    while it waits."""
+    """Give each file to one worker, and each half of the files with Slurm to one worker.
+
+    So two clusters are started. One worker would still wait for its jobs when the other workers have no work left, and
+    on more workers nothing else would use the cores meanwhile.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return "tests/slurm" if file.startswith("tests/slurm/") else file
+        name = file.removeprefix("tests/slurm/")
+        return f"tests/slurm/{SLURM_FILES.index(name) % 2}" if name in SLURM_FILES else file
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -13,6 +13,7 @@ from harness.work.applies import why_not, why_not_model
 from harness.work.declared import (
     Benchmark,
     Formulation,
+    Layer,
     Model,
     UseCase,
     benchmark,
@@ -26,15 +27,19 @@ MODELS = [(name, model.name) for name in benchmark_names() for model in benchmar
 
 
 def cases() -> list[Any]:
-    """Use case, benchmark and model; by night the larger ones of models with the same kinds of layers."""
-    found, seen = [], set()
+    """Return use case, benchmark and model, the smaller models first.
+
+    By day a model is tried if it has a kind of layer that no smaller one of the same use case has, the others by night.
+    """
+    found = []
     for name in use_case_names():
+        seen: set[Layer] = set()
         declared = use_case(name)
         models = [(benchmark(data), benchmark(data).model(model)) for data, model in MODELS]
         for of, model in sorted(models, key=lambda one: one[1].parameter_count or 0):
             if why_not_model(declared, of, model) is None:
-                marks = pytest.mark.nightly if (name, model.layers) in seen else ()
-                seen.add((name, model.layers))
+                marks = pytest.mark.nightly if model.layers <= seen else ()
+                seen |= model.layers
                 found.append(pytest.param(declared, of, model, marks=marks, id=f"{name}-{of.name}-{model.name}"))
     return found
 

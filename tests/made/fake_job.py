@@ -1,5 +1,6 @@
 """Stands in for harness/job/main.py where a test is about queues and signals, not about frameworks: the same flags,
-exit statuses, records and heartbeats, but a measurement is a short sleep. The plan's `settings` say how it behaves."""
+exit statuses, records and heartbeats, but a measurement is a short sleep. The plan's `settings` contain its behaviour:
+`sleep_s`, `fail`, `crash`, and `gate`, a file that each measurement waits for."""
 
 import argparse
 import os
@@ -66,6 +67,8 @@ def run(pair: Pair, folder: JobFolder, results: Results) -> int:
             if pair.force or not find_settled_record(measurement, results, scheduler):
                 started_at = datetime.now(UTC)
                 time.sleep(float(settings.get("sleep_s", 0.1) or 0))
+                while (gate := settings.get("gate")) and not Path(str(gate)).exists():
+                    time.sleep(0.02)
                 failed += bool(settings.get("fail"))
                 record = Record(
                     measurement_id=measurement.id,

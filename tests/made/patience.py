@@ -3,11 +3,19 @@
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 
 def slowdown() -> float:
-    """How many times longer than alone something takes on this machine just now; rather too much than too little."""
-    return 1.5 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    """Return how many times longer than alone something takes on this machine now; rather too much than too little.
+
+    The processes that wait for a core are counted over the last minute and at this moment, and are at least as many as
+    pytest's workers, which have perhaps only begun. The cores are those that this process may use.
+    """
+    minute, _, _, entities, _ = Path("/proc/loadavg").read_text().split()
+    workers = os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    busy = max(float(minute), float(entities.partition("/")[0]), float(workers))
+    return 1.5 * max(1.0, busy / len(os.sched_getaffinity(0)))
 
 
 def patience(quiet_s: float = 10.0) -> float:

@@ -1,5 +1,5 @@
 """Networks with all kinds of their layers and few of each, sooner made and compiled: ResNet-18 of CIFAR-10 with one
-block in each of the first two stages, and no more; ViT-B/16 with one block."""
+block in each of the first two stages, and no more; ViT-B/16 with one block of half its width."""
 
 from contextlib import AbstractContextManager
 from functools import partial
@@ -52,8 +52,9 @@ def shallow_vit(framework: Framework) -> AbstractContextManager[Any]:
     if framework == "jax":
         from jax_runner.models import imagenet100
 
-        return mock.patch.object(imagenet100, "VisionTransformer", partial(imagenet100.VisionTransformer, depth=1))
+        own = {"depth": 1, "features": 384, "heads": 6, "hidden": 1536}
+        return mock.patch.object(imagenet100, "VisionTransformer", partial(imagenet100.VisionTransformer, **own))
     from torchvision import models
 
-    own = {"patch_size": 16, "num_layers": 1, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072}
+    own = {"patch_size": 16, "num_layers": 1, "num_heads": 6, "hidden_dim": 384, "mlp_dim": 1536}
     return mock.patch.object(models, "vit_b_16", partial(models.VisionTransformer, **own))

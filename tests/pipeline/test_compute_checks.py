@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.compute_checks import TOO_LATE, UNKNOWN, WRONG_NUMBERS, Ran, compute, judge_compute, read_lines
 from pipeline.finding import Finding
+from tests.made.patience import slowdown
 
 
 def test_the_lines_of_a_good_run() -> None:
@@ -63,16 +64,17 @@ def run(code: str, timeout_s: float = 60.0) -> Ran:
 
 
 def test_a_process_that_hangs_is_ended_with_all_that_it_has_started() -> None:
+    timeout_s = round(slowdown())
     ran = run(
         """
         import subprocess
         print('{"device": "GPU"}\\n{"begun": "all-reduce"}', flush=True)
         subprocess.run(["sleep", "infinity"])
         """,
-        timeout_s=1.0,
+        timeout_s=timeout_s,
     )
     finding = judge_compute("torch", ran)
-    assert (finding.found, finding.fix) == ("all-reduce: no answer in 1 s", TOO_LATE)
+    assert (finding.found, finding.fix) == (f"all-reduce: no answer in {timeout_s} s", TOO_LATE)
 
 
 def test_a_crash_names_the_check_and_the_signal() -> None:

@@ -28,7 +28,7 @@ from tests.made.shallow import shallow_vit
 from torch_runner.models import gpt as torch_gpt
 from torch_runner.models import molpcba as torch_molpcba
 
-pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
+pytestmark = [pytest.mark.parametrize("framework", FRAMEWORKS), pytest.mark.takes(25)]
 
 
 @pytest.fixture(autouse=True)

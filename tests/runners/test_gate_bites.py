@@ -27,6 +27,8 @@ from torch_runner.models import cifar10 as torch_cifar10
 from torch_runner.use_cases import per_sample_gradients as torch_per_sample_gradients
 from torch_runner.use_cases import train as torch_train
 
+pytestmark = pytest.mark.takes(20)
+
 CLIP_NORM = {"mnist": 60.0, "cifar10": 20.0}
 """As in experiments.yaml: about half of the samples are clipped."""
 

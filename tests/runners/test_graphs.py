@@ -29,6 +29,8 @@ from torch_runner import task as torch_task
 from torch_runner.use_cases.per_sample_gradients import outer_product
 from torch_runner.weights import to_neutral
 
+pytestmark = pytest.mark.takes(25)
+
 SMALL = {"width": 8, "layers": 2}
 GRAPHS = 6
 

@@ -34,14 +34,16 @@ from tests.made.sessions import build, make_session
 from torch_runner import weights as torch_weights
 from torch_runner.models import imagenet100 as torch_models
 
+pytestmark = pytest.mark.takes(20)
+
 Numbers = dict[str, np.ndarray]
 
-SIZES = Sizes(image_size=64)
-BATCH_SIZE = 4
+SIZES = Sizes(image_size=48)
+BATCH_SIZE = 2
 TOLERANCE = 1e-9
 NAMES = tuple(model.name for model in BENCHMARK.models)
 DRAW = np.random.default_rng(20261122)
-IMAGES = DRAW.standard_normal((BATCH_SIZE, 64, 64, 3))
+IMAGES = DRAW.standard_normal((BATCH_SIZE, SIZES.image_size, SIZES.image_size, 3))
 LABELS = DRAW.integers(0, CLASSES, BATCH_SIZE)
 
 
@@ -256,7 +258,7 @@ def test_residuals_are_in_half_precision_on_both_sides() -> None:
     dtypes = model_dtypes("bf16")
     ours = without_values(lambda: jax_models.VisionTransformer(dtypes, SIZES.image_size, **VIT), jnp.float32)
     load_weights(ours, random_weight)
-    tokens = jnp.zeros((1, 17, VIT["features"]), jnp.bfloat16)
+    tokens = jnp.zeros((1, 10, VIT["features"]), jnp.bfloat16)
     assert ours.encoder.layers["encoder_layer_0"](tokens).dtype == jnp.bfloat16
     found = np.asarray(jax.jit(ours)(jnp.asarray(IMAGES, jnp.float32)), np.float32)
     # A bf16 number has 8 bits, so each rounding is up to 2e-3; both sides' roundings add up to about the same.
@@ -272,7 +274,13 @@ def test_per_sample_gradients_of_vit(monkeypatch: pytest.MonkeyPatch) -> None:
     """By both frameworks' vmap, in float64, of the reduced model."""
     monkeypatch.setattr(jax_models, "make_model", lambda *_: REDUCED["vit_b_16"][0]())
     monkeypatch.setattr(torch_models, "make_model", lambda *_: reduced_vit_of_torch())
-    names = {"benchmark": "imagenet100", "model": "vit_b_16", "batch_size": 3, "options": {"output": "full"}}
+    names = {
+        "benchmark": "imagenet100",
+        "model": "vit_b_16",
+        "batch_size": 3,
+        "options": {"output": "full"},
+        "sizes": {"image_size": SIZES.image_size},
+    }
     ours, theirs = (
         build(make_session(framework, "per_sample_gradients", execution_mode=mode, precision="fp64", **names)).parity()
         for framework, mode in (("jax", "vmap.jit"), ("torch", "vmap.eager"))

@@ -33,6 +33,8 @@ from torch_runner.use_cases import inference as torch_inference
 from torch_runner.weights import load_weights
 from torch_runner.weights import store_as as torch_store_as
 
+pytestmark = pytest.mark.takes(20)
+
 RUNNERS = {"jax": jax_inference, "torch": torch_inference}
 HOST = {"inputs": "on_host"}
 KEPT = {"batch_norm": "kept"}

@@ -29,6 +29,8 @@ from tests.made.sessions import PROTOCOL, build, make_session, measure, with_var
 from torch_runner.use_cases import many_models as torch_use_case
 from torch_runner.weights import load_initial_weights
 
+pytestmark = pytest.mark.takes(30)
+
 COUNT = 3
 BATCH_SIZE = 4
 MODELS = ("linear", "conv2d", "mlp", "convnet", "cnn")

@@ -26,6 +26,8 @@ from tests.made.sessions import build, make_session, measure, with_small_images
 from torch_runner.use_cases import per_sample_gradients as torch_use_case
 from torch_runner.weights import to_neutral
 
+pytestmark = pytest.mark.takes(30)
+
 CLIP_NORM = 80.0
 """Among the norms of the first samples, which are 11 to 148: some are clipped, some are not."""
 CHUNK_SIZE, BATCH_SIZE = 3, 7

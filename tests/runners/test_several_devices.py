@@ -30,6 +30,8 @@ from tests.made.shallow import LAYERS_OF_BATCH_NORM
 from tests.runners import one_rank
 from torch_runner.several_devices import with_averaged_gradients
 
+pytestmark = pytest.mark.takes(50)
+
 PLAIN_MODE = {"jax": "vmap.jit", "torch": "vmap.eager"}
 PROCESS_PER_NODE = {"train": "step.process_per_node", "per_sample_gradients": "vmap.process_per_node"}
 CLIP_NORM = 80.0

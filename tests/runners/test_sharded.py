@@ -16,6 +16,8 @@ from tests.made.numbers import Numbers, require_same
 from tests.runners import one_rank
 from tests.runners.test_several_devices import ADAMW, Found, Tasks, found_by_ranks, train
 
+pytestmark = pytest.mark.takes(50)
+
 PLAIN = {"jax": "step.jit", "torch": "step.eager"}
 MODELS = {"gpt": ("enwik8", "gpt_nano"), "vit": ("imagenet100", "vit_b_16")}
 CASES: dict[str, dict[str, Any]] = {"sgd": {"max_gradient_norm": 0.1}, "adamw": ADAMW | {"warmup_epochs": 0.01}}

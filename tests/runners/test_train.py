@@ -23,6 +23,8 @@ from tests.made.numbers import TOLERANCE, Numbers, losses_of, require_same
 from tests.made.sessions import build, make_session, measure, with_first, with_measurement, with_small_images
 from torch_runner.use_cases import train as torch_train
 
+pytestmark = pytest.mark.takes(40)
+
 MODULES: dict[Framework, Any] = {"jax": jax_train, "torch": torch_train}
 
 

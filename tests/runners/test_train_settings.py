@@ -22,6 +22,8 @@ from tests.made.numbers import TOLERANCE, Numbers, error_of, losses_of, require_
 from tests.made.sessions import build, make_session, measure, with_first, with_pretrained
 from tests.runners.test_optimizer import small_session as session_of_adamw
 
+pytestmark = pytest.mark.takes(25)
+
 RECIPE = {
     "schedule": "cosine",
     "warmup_epochs": 0.3,
@@ -31,11 +33,11 @@ RECIPE = {
 }
 TEXT: dict[str, Any] = {"benchmark": "text", "model": "mlp"}
 """Of dense layers: JAX has no fast convolution in float64 on a CPU."""
-BATCH_SIZE = 12
+BATCH_SIZE = 4
 SAMPLE_BYTES = 28 * 28 + 4
 
 
-def small_session(framework: Framework, train: int = 96, test: int = 20, **arguments: Any) -> Any:
+def small_session(framework: Framework, train: int = 8 * BATCH_SIZE, test: int = 20, **arguments: Any) -> Any:
     """mnist's first samples: 8 steps in an epoch."""
     arguments = {"batch_size": BATCH_SIZE, "precision": "fp64", "weight_decay": 0.1} | arguments
     return with_first(make_session(framework, "train", **arguments), train, test)
@@ -165,6 +167,12 @@ def course(framework: Framework, mode: str) -> list[EpochPoint]:
     return measure(small_session(framework, execution_mode=mode, **RECIPE)).epochs
 
 
+@cache
+def course_of_a_whole_set() -> list[EpochPoint]:
+    """Return PyTorch's epochs with the whole training set on the device."""
+    return course("torch", "step.eager")
+
+
 FIVE_STEPS = 5 * BATCH_SIZE * SAMPLE_BYTES
 
 
@@ -178,7 +186,7 @@ def test_a_training_set_in_chunks_gives_the_same_losses(
 ) -> None:
     """A chunk of 5 steps ends within the first epoch and begins again in the second; an epoch's calls of 4 steps are
     those of `scan`. The time of the copies is told and not added."""
-    whole = course("torch", "step.eager")
+    whole = course_of_a_whole_set()
     monkeypatch.setattr(chunks, "CHUNK_BYTES", FIVE_STEPS)
     allow_captures(monkeypatch)
     for ours, theirs in zip(course(framework, mode), whole, strict=True):
@@ -224,4 +232,4 @@ def test_a_scan_of_one_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """7 steps in an epoch, of which a chunk holds 5."""
     monkeypatch.setattr(chunks, "CHUNK_BYTES", FIVE_STEPS)
     with pytest.raises(Refused, match="scan.jit needs an epoch of steps that 2 to 5 divide, as many as a chunk"):
-        build(small_session("jax", train=84, execution_mode="scan.jit"))
+        build(small_session("jax", train=7 * BATCH_SIZE, execution_mode="scan.jit"))

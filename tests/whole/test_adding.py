@@ -15,6 +15,8 @@ from harness.results.parity_gate import ParityGate
 from harness.results.record import read_record
 from tests.made.project import copy_repository
 
+pytestmark = pytest.mark.takes(25)
+
 PAGE = (REPOSITORY / "docs" / "adding.md").read_text()
 MODEL = (
     *("--benchmark", "cifar10", "--use_case", "1", "--model", "vit", "--precision", "fp32"),
@@ -76,6 +78,12 @@ def result_of(record: Path) -> dict[str, Any]:
 
 
 def test_recipe_adds_a_model_that_both_frameworks_agree_on(extended: Path) -> None:
+    said = run(extended, "main.py", "check", "--benchmark", "cifar10", "--model", "vit")
+    assert re.search(r"^cifar10 train, vit-b\d+-fp32: the same: \d+ tensors agree in fp32", said, re.MULTILINE), said
+
+
+@pytest.mark.nightly
+def test_model_of_the_recipe_is_measured(extended: Path) -> None:
     # Patches 4 * 4 * 3 * 128 + 128, positions 64 * 128, each block's two LayerNorms 2 * 256, attention
     # 4 * 128 * 128 + 4 * 128 and dense layers 2 * 128 * 256 + 256 + 128, LayerNorm 256, head 128 * 10 + 10.
     parameters = 6_272 + 8_192 + 4 * (512 + 66_048 + 65_920) + 256 + 1_290

@@ -11,6 +11,8 @@ from harness.paths import REPOSITORY
 from tests.made.patience import patience
 from tests.made.project import copy_repository
 
+pytestmark = pytest.mark.takes(25)
+
 MISTAKES: dict[str, tuple[list[tuple[str, str]], tuple[str, ...]]] = {
     "other mathematics": (
         [("F.relu(self.fc1(", "F.gelu(self.fc1(")],
@@ -33,6 +35,8 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], tuple[str, ...]]] = {
     ),
 }
 """What is replaced in PyTorch's model, and what the answer has."""
+BY_DAY = ("other mathematics", "wrong name")
+"""One mistake in the numbers and one in the declarations. Each starts both frameworks."""
 
 
 def check(root: Path, *arguments: str) -> tuple[int, str]:
@@ -50,7 +54,9 @@ def test_a_model_that_agrees() -> None:
     assert re.search(r"^mnist train, cnn-b\d+-fp32: the same: \d+ tensors agree in fp32", said, re.MULTILINE)
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize(
+    "mistake", [pytest.param(name, marks=() if name in BY_DAY else pytest.mark.nightly) for name in MISTAKES]
+)
 def test_a_mistake_is_named(tmp_path: Path, mistake: str) -> None:
     replacements, expected = MISTAKES[mistake]
     copy_repository(tmp_path)

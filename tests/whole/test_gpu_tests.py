@@ -57,20 +57,28 @@ def test_a_case_that_ends_or_blocks_its_process_costs_itself_alone(tmp_path: Pat
     assert answers["jax-hangs"]["words"] == f"no answer in {timeout_s} s; log: {tmp_path / 'log'}"
 
 
-def test_without_a_gpu_all_are_skipped_with_the_reason_or_fail_if_one_is_required() -> None:
+def test_without_a_gpu_the_cases_are_one_line_or_skipped_or_fail() -> None:
+    """One line where all tests are run, skipped where the folder is named, failed where a GPU is required."""
     from tests.gpu.conftest import why_no_gpu
 
     if why_no_gpu() is None:
         pytest.skip("this machine has a GPU")
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "-q", "-p", "no:cacheprovider"]
+    pytest_here = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     optional = {name: value for name, value in os.environ.items() if name != "REQUIRE_GPU"}
-    done = subprocess.run(command, cwd=REPOSITORY, env=optional, capture_output=True, text=True)
-    assert done.returncode == 0
-    count = len(all_cases())
-    assert f"SKIPPED [{count}] tests/gpu/test_modes.py" in done.stdout and "needs an NVIDIA GPU: " in done.stdout
-    chosen = [*command, "-k", "test_out_of_memory_is_recognised"]
-    done = subprocess.run(chosen, cwd=REPOSITORY, env=optional | {"REQUIRE_GPU": "1"}, capture_output=True, text=True)
-    assert done.returncode == 1 and "REQUIRE_GPU=1, and needs an NVIDIA GPU: " in done.stdout
+
+    def run(*arguments: str, **variables: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [*pytest_here, *arguments], cwd=REPOSITORY, env=optional | variables, capture_output=True, text=True
+        )
+        return done.returncode, done.stdout
+
+    line = f"tests/gpu: {len(all_cases())} cases need an NVIDIA GPU: not collected"
+    _, output = run("--collect-only", "-k", "test_adding", "tests")
+    assert line in output.splitlines() and "tests/gpu/test_" not in output
+    status, output = run("tests/gpu")
+    assert status == 0 and line not in output and " skipped: needs an NVIDIA GPU: " in output
+    status, output = run("-k", "test_out_of_memory_is_recognised", "tests/gpu", REQUIRE_GPU="1")
+    assert status == 1 and "REQUIRE_GPU=1, and needs an NVIDIA GPU: " in output
 
 
 PYTHON = """

@@ -25,6 +25,8 @@ from tests.made.patience import patience, slowdown, wait_until
 from tests.made.processes import is_alive
 from tests.made.project import BehavingProject, FinishedJob, alone, make_behaving_project, without_slurm
 
+pytestmark = pytest.mark.takes(65)
+
 # Faults of one measurement.
 
 FAULTS = {

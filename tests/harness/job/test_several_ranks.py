@@ -9,6 +9,8 @@ from tests.made.patience import patience, wait_until
 from tests.made.processes import is_alive
 from tests.made.project import BehavingProject, FinishedJob, make_behaving_project
 
+pytestmark = pytest.mark.takes(25)
+
 NODE = os.uname().nodename
 
 

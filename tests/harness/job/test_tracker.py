@@ -38,6 +38,8 @@ from tests.made.records import bare_record
 from tests.made.report_records import record
 from tests.made.wandb_server import WandbServer
 
+pytestmark = pytest.mark.takes(40)
+
 BEFORE = {"hostname": "n01", "packages": {"numpy": "2.3.1"}}
 """What the job knows of its environment before the measurement's process has looked at the GPU."""
 KEY = "cnn-b64-tf32-full-vmap.jit-r0"
@@ -80,7 +82,12 @@ def a_record(measurement: Measurement, outcome: Outcome = "ok", reason: str | No
 
 
 def a_tracker(tmp_path: Path, *, online: bool, **bounds: float) -> WandbTracker:
-    short = {"init_timeout_s": 2 * slowdown(), "finish_timeout_s": 3.0, "end_timeout_s": 60.0, "close_timeout_s": 30.0}
+    short = {
+        "init_timeout_s": 2 * slowdown(),
+        "finish_timeout_s": 2 * slowdown(),
+        "end_timeout_s": 60.0,
+        "close_timeout_s": 30.0,
+    }
     settings = WandbSettings(project="speed", tags=("paper",))
     results = Results(root=tmp_path / "results")
     return WandbTracker(settings, results, JOB, online=online, request_interval_s=2, **{**short, **bounds})
@@ -410,7 +417,7 @@ def test_a_server_lost_in_the_middle(server: WandbServer, tmp_path: Path) -> Non
     wait_until(lambda: tracker.url is not None, "the run has begun")
     server.stop()
     measure(tracker, measurement)  # and nothing that is measured waits for it
-    finish(tracker)  # finish_timeout_s is 3
+    finish(tracker)  # for the whole of finish_timeout_s
     assert "`wandb sync --include-online` uploads it later" in tracker.message
     assert [history(run) for run in offline_runs(tmp_path)] == [[(1, 2.25), (2, 1.5)]]
 

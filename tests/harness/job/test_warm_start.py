@@ -8,6 +8,8 @@ import pytest
 from tests.made.patience import patience, slowdown, wait_until
 from tests.made.project import BehavingProject
 
+pytestmark = pytest.mark.takes(20)
+
 
 def test_process_that_finds_filled_caches(repository: BehavingProject) -> None:
     """It compiles for 0.1 s, one with empty caches for 0.4 s, and each later call takes 1 ms (simulated): three cold

@@ -39,12 +39,14 @@ def wait_until_running(project: FakeProject, folder: JobFolder) -> None:
 
 def test_two_submissions_never_run_at_the_same_time(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
     """As two main.py would: the second queue waits for the first one."""
-    plans = [project.plan("jax", sleep_s=0.5), project.plan("torch", sleep_s=0.3)]
+    gate = project.root / "gate"
+    plans = [project.plan("jax", gate=str(gate)), project.plan("torch")]
     folders = project.submit(*plans, executor="local")
     wait_until_running(project, folders[0])
-    folders += project.submit(project.plan("torch", use_case=1, sleep_s=0.3), executor="local")
+    folders += project.submit(project.plan("torch", use_case=1), executor="local")
     assert len({queue_of(folder) for folder in folders}) == 2
     assert [state.state for state in job_states(project.results, folders)][1:] == ["queued", "queued"]
+    gate.touch()
     assert follow(folders, project.results) == 0
 
     records = project.records()
