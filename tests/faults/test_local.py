@@ -64,20 +64,6 @@ def test_a_second_run_waits_and_says_for_what(project: BehavingProject, tmp_path
     assert overlaps([*project.records(), *other.records()]) == []
 
 
-def test_a_killed_queue_and_the_same_command_again(project: BehavingProject) -> None:
-    """What the queue leaves behind measures on, and is not submitted again."""
-    folder = gated_pair(project)
-    queue = queue_of(folder)
-    os.kill(queue, signal.SIGKILL)
-    wait_until(lambda: not is_local_queue(queue, folder), "the queue is gone")
-    assert gated_pair(project) == folder
-    assert project.records() == []
-    project.gate.touch()
-    assert follow([folder], project.results) == 0
-    assert [record.outcome for record in project.records()] == ["ok", "ok"]
-    assert overlaps(project.records()) == []
-
-
 def test_a_killed_run_of_the_queue(project: BehavingProject) -> None:
     """The job itself: its measurement dies with it, and the same command goes on."""
     folder = gated_pair(project)

@@ -15,7 +15,6 @@ import pytest
 from harness.errors import RecordError, SubmissionError
 from harness.job import caches
 from harness.job.progress import write_heartbeat
-from harness.job.turn import devices
 from harness.locks import hold, holders, machine_lock
 from harness.paths import REPOSITORY, JobFolder
 from harness.plan_file import write_plan
@@ -25,7 +24,7 @@ from pipeline.watching.jobs import is_local_queue, job_states, words_of
 from tests.made.faults import programs
 from tests.made.guardian import pids_of
 from tests.made.patience import patience, wait_until
-from tests.made.project import FakeProject, alone, make_project
+from tests.made.project import BehavingProject, alone
 from tests.made.records import heartbeat
 from tests.made.submissions import submitted
 
@@ -36,10 +35,9 @@ def full(*_arguments: object, **_options: object) -> None:
 
 
 @pytest.fixture
-def fake(tmp_path: Path) -> Iterator[FakeProject]:
-    made = make_project(tmp_path)
-    yield made
-    cancel(made.results)
+def fake(tmp_path: Path) -> BehavingProject:
+    """Its jobs are only planned."""
+    return BehavingProject(root=tmp_path)
 
 
 @contextmanager
@@ -54,7 +52,7 @@ def python(code: str, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
             process.kill()
 
 
-def job_of(project: FakeProject, executor: str = "slurm", job_id: str = "12") -> JobFolder:
+def job_of(project: BehavingProject, executor: str = "slurm", job_id: str = "12") -> JobFolder:
     """A job that somebody has handed over."""
     pair = alone(project.plan())
     folder = project.results.new_job_folder(pair)
@@ -91,13 +89,6 @@ def test_a_rank_that_has_lost_its_job_is_waited_for() -> None:
         assert orphan.wait(timeout=patience()) == -signal.SIGKILL
 
 
-def test_jobs_of_slurm_on_different_gpus_do_not_meet() -> None:
-    """Outside Slurm the machine is one device; without a GPU a job of Slurm meets what is left of itself only."""
-    on_node = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
-    assert devices({"CUDA_VISIBLE_DEVICES": ""})[0] == "machine"
-    assert devices(on_node | {"CUDA_VISIBLE_DEVICES": ""}) == ["slurm-7"]
-
-
 def test_a_folder_for_locks_that_cannot_be_had_is_told(tmp_path: Path) -> None:
     (tmp_path / "locks").write_text("a file")
     with pytest.raises(OSError), hold(tmp_path / "locks" / "turn", while_waiting=print):
@@ -108,10 +99,12 @@ def test_a_folder_for_locks_that_cannot_be_had_is_told(tmp_path: Path) -> None:
 # What cancel may end
 
 
-def test_cancel_ends_no_process_that_only_has_the_number(fake: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cancel_ends_no_process_that_only_has_the_number(
+    fake: BehavingProject, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Neither one that mentions the queue's module, nor the queue of another results folder."""
     code = "import time; print('there', flush=True); time.sleep(600)"
-    with python(code, "pipeline.submission.local_queue", "/elsewhere/results/jobs/any/torch_mnist_3-x") as stranger:
+    with python(code, "pipeline.submission.local_queue", "/elsewhere/results/jobs/any/torch_mnist_1-x") as stranger:
         folder = job_of(fake, "local", str(stranger.pid))
         assert not is_local_queue(stranger.pid, folder)
         write_heartbeat(heartbeat(state="running", pid=stranger.pid, updated_at_unix_s=time.time()), folder.heartbeat)
@@ -121,7 +114,7 @@ def test_cancel_ends_no_process_that_only_has_the_number(fake: FakeProject, caps
 
 
 def test_cancel_ends_no_job_of_slurm_that_only_has_the_number_and_waits_for_no_scancel_that_hangs(
-    fake: FakeProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake: BehavingProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """scancel tries for minutes to signal a node that does not answer."""
     mine, _ = job_of(fake), job_of(fake, job_id="13")
@@ -133,7 +126,7 @@ def test_cancel_ends_no_job_of_slurm_that_only_has_the_number_and_waits_for_no_s
     assert cancel(fake.results) == 0
     assert (tmp_path / "ended").read_text().splitlines() == ["--quiet --batch --signal=INT --state=RUNNING 12", "12"]
     said = capsys.readouterr().out
-    assert "any/torch_mnist_3: nothing to end, as job 13 of Slurm is another job by now" in said
+    assert "any/torch_mnist_1: nothing to end, as job 13 of Slurm is another job by now" in said
     assert said.count("cancelled job 12") == 1
 
 
@@ -165,7 +158,7 @@ def interrupted(*_arguments: object, **_options: object) -> None:
     ],
 )
 def test_a_job_that_cannot_be_noted_is_taken_back(
-    fake: FakeProject,
+    fake: BehavingProject,
     cluster: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -182,7 +175,7 @@ def test_a_job_that_cannot_be_noted_is_taken_back(
     assert fake.results.job_folders() == []
 
 
-def test_an_answer_of_sbatch_that_is_lost(fake: FakeProject, cluster: Path) -> None:
+def test_an_answer_of_sbatch_that_is_lost(fake: BehavingProject, cluster: Path) -> None:
     words = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     programs(cluster, sbatch=f"{TAKES.partition(';')[0]}; echo '{words}' >&2; exit 1")
     with pytest.raises(SubmissionError, match="Slurm had taken it as job 18, which was cancelled"):
@@ -193,24 +186,24 @@ def test_an_answer_of_sbatch_that_is_lost(fake: FakeProject, cluster: Path) -> N
         fake.submit(fake.plan(), executor="slurm")
 
 
-def test_a_full_disk_leaves_no_local_queue(fake: FakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_local_queue(project: BehavingProject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.submission.submit.write_atomically", full)
     with pytest.raises(RecordError, match="cannot write .*No space left on device. Free space"):
-        fake.submit(fake.plan(), executor="local")
-    assert fake.results.job_folders() == []
-    assert not list(Path("/proc").glob(f"*/cwd/{fake.root.name}"))
+        project.submit(project.plan(), executor="local")
+    assert project.results.job_folders() == []
+    assert not list(Path("/proc").glob(f"*/cwd/{project.root.name}"))
 
 
-def test_two_submissions_at_once_make_one_job(fake: FakeProject) -> None:
+def test_two_submissions_at_once_make_one_job(project: BehavingProject) -> None:
     """Both would find that it is needed."""
     code = (
         "import sys; from pathlib import Path; from tests.made.project import *; "
-        "project = FakeProject(root=Path(sys.argv[1])); print('ready', flush=True); "
-        "project.submit(project.plan(sleep_s=2), executor='local')"
+        "project = BehavingProject(root=Path(sys.argv[1])); print('ready', flush=True); "
+        "project.submit(project.plan('gated'), executor='local')"
     )
-    with python(code, str(fake.root)) as first, python(code, str(fake.root)) as second:
+    with python(code, str(project.root)) as first, python(code, str(project.root)) as second:
         said = [process.communicate(timeout=patience(20))[0] for process in (first, second)]
-    assert len(fake.results.job_folders()) == 1
+    assert len(project.results.job_folders()) == 1
     assert sum("in the local queue" in words for words in said) == 1
     assert sum("already, as job" in words for words in said) == 1
 
@@ -218,7 +211,7 @@ def test_two_submissions_at_once_make_one_job(fake: FakeProject) -> None:
 @pytest.mark.parametrize("name", ["x;%j", "two\nlines"])
 def test_a_folder_that_slurm_would_read_otherwise(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
-    project = make_project(tmp_path / name)
+    project = BehavingProject(root=tmp_path / name)
     with pytest.raises(SubmissionError, match="choose a folder without these in its name"):
         project.submit(project.plan(), executor="slurm")
 
@@ -226,15 +219,15 @@ def test_a_folder_that_slurm_would_read_otherwise(tmp_path: Path, name: str) -> 
 # Disk, leftovers
 
 
-def test_a_full_disk_does_not_end_the_local_queue(fake: FakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_end_the_local_queue(fake: BehavingProject, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = job_of(fake, "local", "1")
     monkeypatch.setattr(local_queue, "write_atomically", full)
     local_queue._end(folder, None)
     assert not folder.local_end.exists()
 
 
-def test_a_job_whose_folder_is_deleted_is_lost(fake: FakeProject) -> None:
-    folder = JobFolder(root=fake.results.jobs / "any" / "torch_mnist_3-20261121T100000.000000Z-aaaa")
+def test_a_job_whose_folder_is_deleted_is_lost(fake: BehavingProject) -> None:
+    folder = JobFolder(root=fake.results.jobs / "any" / "torch_mnist_1-20261121T100000.000000Z-aaaa")
     [state] = job_states(fake.results, [folder])
     assert state.state == "lost" and str(state.reason).endswith("its folder is gone")
 

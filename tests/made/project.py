@@ -4,7 +4,6 @@ copy_repository(root)         all of it is real: main.py, both frameworks, exper
 make_behaving_project(root)   the job, its children and its records are real; the framework that they import is
                               fake_framework, which takes a second and has every fault when it is wanted
 make_behaving_repository(root, config)   the same with main.py, so with all that a user types
-make_project(root)            queues and scripts are real; the job is fake_job.py, whose measurement is a short sleep
 """
 
 import compileall
@@ -53,7 +52,10 @@ def small_config() -> Config:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Project:
+class BehavingProject:
+    """Runners are fake_framework; the job, its heartbeat and its records are real. Without the files of
+    make_behaving_project, it plans jobs and has their folders, and runs nothing."""
+
     root: Path
     config: Config = field(default_factory=small_config)
 
@@ -91,37 +93,6 @@ class Project:
         records = [read_record(path) for path in sorted(self.results.records().rglob("*.json"))]
         return sorted(records, key=lambda record: record.ended_at)
 
-
-class FakeProject(Project):
-    """Its job is fake_job.py."""
-
-    def plan(
-        self,
-        framework: Framework = "torch",
-        *,
-        gpu: str = "any",
-        use_case: int = 3,
-        measurements: int = 2,
-        force: bool = False,
-        **settings: Any,
-    ) -> JobPlan:
-        return JobPlan(
-            framework=framework,
-            cell=Cell(gpu=gpu, benchmark="mnist", use_case=use_case, use_case_name="per_sample_gradients"),
-            variants=tuple(
-                Variant(model="cnn", batch_size=1 + index, precision="fp32", execution_mode="step.eager")
-                for index in range(measurements)
-            ),
-            settings=settings,
-            protocol=MeasurementSettings(replicates=1),
-            wandb=WandbSettings(mode="disabled"),
-            force=force,
-        )
-
-
-class BehavingProject(Project):
-    """Its runners are fake_framework: the job is the real one, also its heartbeat and its records."""
-
     @property
     def gate(self) -> Path:
         """What a measurement of the mode `gated` waits for."""
@@ -135,6 +106,8 @@ class BehavingProject(Project):
         self,
         *modes: str,
         framework: Framework = "torch",
+        gpu: str = "any",
+        use_case: int = 1,
         pid: Path | None = None,
         precision: Any = "fp32",
         force: bool = False,
@@ -146,10 +119,17 @@ class BehavingProject(Project):
         """Of the formulations in fake_framework. Also where it is not `quick`, the protocol is short."""
         return JobPlan(
             framework=framework,
-            cell=Cell(gpu="any", benchmark="mnist", use_case=1, use_case_name="behave", devices=devices, nodes=nodes),
+            cell=Cell(
+                gpu=gpu,
+                benchmark="mnist",
+                use_case=use_case,
+                use_case_name="behave",
+                devices=devices,
+                nodes=nodes,
+            ),
             variants=tuple(
                 Variant(model="cnn", batch_size=8, precision=precision, execution_mode=f"{mode}.eager")
-                for mode in modes
+                for mode in modes or ("well",)
             ),
             settings={"gate": str(self.gate), "pid": str(pid or self.pid)},
             protocol=MeasurementSettings(**(QUICK | protocol)),
@@ -247,21 +227,6 @@ class FinishedJob:
 def alone(plan: JobPlan) -> Pair:
     """A job of one framework."""
     return Pair(cell=plan.cell, jobs=(plan,))
-
-
-def make_project(root: Path) -> FakeProject:
-    """Links, but for the one file that is another, and for the programs that look for it beside them."""
-    (root / "pipeline").symlink_to(REPOSITORY / "pipeline")
-    for framework in FRAMEWORKS:
-        (root / f"{framework}_runner").mkdir()
-        shutil.copyfile(REPOSITORY / f"{framework}_runner" / "run.py", root / f"{framework}_runner" / "run.py")
-    for folder, linked in (("harness", "job"), ("harness/job", "main.py")):
-        (root / folder).mkdir()
-        for path in (REPOSITORY / folder).iterdir():
-            if path.name not in (linked, "__pycache__"):
-                (root / folder / path.name).symlink_to(path)
-    shutil.copyfile(MADE / "fake_job.py", root / "harness" / "job" / "main.py")
-    return FakeProject(root=root)
 
 
 def make_behaving_project(root: Path) -> BehavingProject:

@@ -17,29 +17,28 @@ from pipeline.submission import dry_run, render
 from pipeline.watching import follow
 from pipeline.watching.cancel import cancel
 from tests.made.faults import programs
-from tests.made.project import FakeProject, alone, make_project
+from tests.made.project import BehavingProject, alone, make_behaving_project
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProject]:
-    project = make_project(tmp_path)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BehavingProject]:
+    project = make_behaving_project(tmp_path)
     monkeypatch.setattr(render, "write_scripts", partial(render.write_scripts, repository=project.root))
     yield project
     cancel(project.results)
 
 
-def wait_for(project: FakeProject, **settings: bool) -> int:
+def wait_for(project: BehavingProject, mode: str = "well") -> int:
     where = {"config": REPOSITORY / "experiments.yaml", "results": project.results}
     flags = JobFlags(**where, executor="local", pairing="together", dry_run=False, wait=True)
-    plan = project.plan(measurements=1, **settings)
-    return hand_over([alone(plan)], project.config, flags, lambda _: print("the comparison"))
+    return hand_over([alone(project.plan(mode))], project.config, flags, lambda _: print("the comparison"))
 
 
 def test_the_last_line_is_the_path_of_the_reports_page(
-    project: FakeProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    project: BehavingProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after a failure, but for whoever stops watching."""
-    assert wait_for(project, fail=True) == 1
+    assert wait_for(project, "raises") == 1
     *_, comparison, empty, words, path = capsys.readouterr().out.splitlines()
     assert (comparison, empty, words) == ("the comparison", "", "The report, a page for your browser:")
     assert Path(path) == project.results.report / "report.html"
@@ -54,14 +53,15 @@ def test_the_last_line_is_the_path_of_the_reports_page(
     assert capsys.readouterr().out.splitlines()[-1] == "the comparison"
 
 
-def test_there_is_no_page_of_nothing(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
-    assert wait_for(project, crash=True) == 1
+def test_there_is_no_page_of_nothing(project: BehavingProject, capsys: pytest.CaptureFixture[str]) -> None:
+    project.rewrite("torch_runner/run.py", "raise ImportError\n")
+    assert wait_for(project) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "the comparison"
     assert not project.results.report.exists()
 
 
 def test_a_busy_machine_is_told_before_a_local_run(
-    project: FakeProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    project: BehavingProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "busy_machine", lambda: "This machine is busy.")
     assert wait_for(project) == 0
@@ -70,7 +70,7 @@ def test_a_busy_machine_is_told_before_a_local_run(
 
 
 def test_a_variable_that_disables_a_compiler_submits_nothing(
-    project: FakeProject, monkeypatch: pytest.MonkeyPatch
+    project: BehavingProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_disable_hlo_passes=fusion")
     with pytest.raises(ConfigError, match="so nothing is measured"):
@@ -79,7 +79,7 @@ def test_a_variable_that_disables_a_compiler_submits_nothing(
 
 
 def test_frameworks_for_the_cpu_are_not_submitted_for_a_gpu(
-    project: FakeProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: BehavingProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A dry run says so, too. On this machine and for `--gpu cpu` they are right."""
     monkeypatch.setattr(builds, "lacks_cuda", lambda _framework: True)

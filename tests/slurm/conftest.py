@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.made.project import BehavingProject, FakeProject, make_behaving_project, make_project
+from tests.made.project import BehavingProject, make_behaving_project
 from tests.slurm.cluster import Cluster, missing_programs, running_cluster
 
 
@@ -29,14 +29,7 @@ def slurm() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def project(slurm: Cluster, tmp_path: Path) -> Iterator[FakeProject]:
-    """Its jobs do not outlive the test."""
-    yield make_project(tmp_path)
-    slurm.cancel_all()
-
-
-@pytest.fixture
 def behaving(slurm: Cluster, tmp_path: Path) -> Iterator[BehavingProject]:
-    """The same, with the real job."""
+    """Its jobs do not outlive the test."""
     yield make_behaving_project(tmp_path)
     slurm.cancel_all()

@@ -10,12 +10,12 @@ from pathlib import Path
 from harness.paths import JobFolder
 from pipeline.watching.jobs import JobState, job_states
 from tests.made.patience import patience, wait_until
-from tests.made.project import Project
+from tests.made.project import BehavingProject
 
 wait_for = partial(wait_until, quiet_s=30.0)
 
 
-def state_of(project: Project, folder: JobFolder) -> JobState:
+def state_of(project: BehavingProject, folder: JobFolder) -> JobState:
     [state] = job_states(project.results, [folder])
     return state
 
@@ -24,7 +24,7 @@ def job_id(folder: JobFolder) -> str:
     return str(json.loads(folder.submission.read_text())["job_id"])
 
 
-def logs(project: Project) -> str:
+def logs(project: BehavingProject) -> str:
     return "\n".join(f"--- {log}\n{log.read_text()}" for log in project.results.jobs.rglob("*_0_log.*"))
 
 

@@ -81,7 +81,7 @@ def inside_containers(slurm: Cluster) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_killed_ranks_in_containers_cost_their_measurements_alone(
     behaving: BehavingProject, slurm: Cluster, launch: Launch, nodes: int
 ) -> None:

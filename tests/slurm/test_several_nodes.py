@@ -16,23 +16,16 @@ from tests.made.project import BehavingProject, copy_repository
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import logs, run_main, state_of, wait_for
 
-PLACES = {"1 node x 2 tasks": (1, ["n1", "n1"], [0, 1]), "2 nodes x 1 task": (2, ["n1", "n2"], [0, 0])}
 
-
-@pytest.mark.parametrize("place", PLACES)
-def test_ranks_are_the_tasks_of_a_step(behaving: BehavingProject, place: str) -> None:
-    """Whatever becomes of one, the next measurement is made."""
-    nodes, names, local_ranks = PLACES[place]
-    modes = ("shows_its_world", "kills_rank_1", "stands_for_its_node", "raises_on_rank_1", "is_slower_on_rank_1")
+@pytest.mark.parametrize(("nodes", "names"), [(1, ["n1", "n1"]), (2, ["n1", "n2"])])
+def test_ranks_are_the_tasks_of_a_step(behaving: BehavingProject, nodes: int, names: list[str]) -> None:
+    modes = ("shows_its_world", "kills_rank_1", "stands_for_its_node", "is_slower_on_rank_1")
     plan = behaving.plan(*modes, devices=2, nodes=nodes).model_copy(update={"srun_options": ("--cpu-bind=none",)})
     assert follow(behaving.submit(plan, executor="slurm"), behaving.results) == 1
     records, output = behaving.by_mode(), logs(behaving)
-    assert set(records) == set(modes), output
     good = records["shows_its_world"]
     assert good.outcome == "ok", output
-    assert good.environment["scheduler"] == "slurm"
     assert good.environment["rank"] == {"cpu_bind": "quiet,none", "affinity": sorted(os.sched_getaffinity(0))}
-    assert (good.result.details["size"], good.result.details["local_rank"]) == (2, local_ranks[0])
     assert [rank.node for rank in good.ranks] == names
     per_node = records["stands_for_its_node"]
     if nodes == 1:
@@ -44,27 +37,18 @@ def test_ranks_are_the_tasks_of_a_step(behaving: BehavingProject, place: str) ->
     reason = str(records["kills_rank_1"].reason)
     assert reason.startswith(f"rank 1 on {names[1]}: the measurement's process was killed by SIGKILL")
     assert "-rank1.log" in reason and "last words of rank 1" in reason
-    assert f"rank 1 on {names[1]}: KeyError: 'conv9'" in str(records["raises_on_rank_1"].reason)
-    slower = records["is_slower_on_rank_1"]
-    assert slower.outcome == "ok"
-    assert min(slower.ranks[1].call_times_s) >= 3e-3
-    assert output.count("5 measured, 0 had a record, 2 failed") == 1
+    assert records["is_slower_on_rank_1"].outcome == "ok"
 
 
-def test_ranks_that_are_never_done_are_ended_and_named(behaving: BehavingProject) -> None:
-    """One waits, and one is stopped, so that no signal but SIGKILL ends it."""
-    timeout_s = round(16 * slowdown())
-    plan = behaving.plan("all_gated", "well", devices=2, nodes=2, timeout_s=timeout_s)
+@pytest.mark.nightly
+def test_a_rank_that_hears_no_signal_is_ended(behaving: BehavingProject) -> None:
+    """It is stopped, so that only SIGKILL ends it, which srun sends to the other node."""
+    plan = behaving.plan("all_gated", "well", devices=2, nodes=2, timeout_s=round(16 * slowdown()))
     folders = behaving.submit(plan, executor="slurm")
     pids = [pid for pid, _ in read_pids(behaving, 2)]
     os.kill(pids[1], signal.SIGSTOP)
     assert follow(folders, behaving.results) == 1
-    records = behaving.by_mode()
-    assert records["all_gated"].outcome == "timeout"
-    reason = str(records["all_gated"].reason)
-    assert reason.startswith(f"not done after {timeout_s} s; log: "), logs(behaving)
-    assert reason.endswith("(no result from rank 0 on n1, 1 on n2)")
-    assert records["well"].outcome == "ok"
+    assert {mode: one.outcome for mode, one in behaving.by_mode().items()} == {"all_gated": "timeout", "well": "ok"}
     assert not any(is_alive(pid) for pid in pids)
 
 

@@ -58,7 +58,7 @@ def at_the_gate(project: BehavingProject) -> list[int]:
     return [int(one.read_text()) for one in pids]
 
 
-def test_each_cell_has_a_gpu_a_failure_costs_no_other_and_the_node_is_requeued(
+def test_each_cell_has_a_gpu_a_failure_costs_no_other_and_the_node_is_cancelled_and_requeued(
     project: BehavingProject, node: Cluster
 ) -> None:
     shown = " ".join(run_main(project.root, *CELLS, "--dry-run").split())
@@ -68,20 +68,33 @@ def test_each_cell_has_a_gpu_a_failure_costs_no_other_and_the_node_is_requeued(
     pids = at_the_gate(project)
     assert [state.state for state in job_states(project.results)] == ["running"] * 2
 
-    # The signal that Slurm sends 90 s before the time limit, to the script of the node.
-    node.run("scancel", "--batch", "--signal=USR2", "1")
-    wait_for(lambda: {one.state for one in job_states(project.results)} == {"requeued"}, "the queue")
+    # Cancelled, all stop in order; the same command submits them again.
+    assert run_main(project.root, "status", "--cancel").count("cancelled job 1 (running until now)") == 2
+    wait_for(lambda: not node.run("squeue", "-h"), "the job to be gone")
     assert not any(is_alive(pid) for pid in pids)
-    counts = [json.loads(one.cut_offs.read_text()) for one in project.results.job_folders()]
+    cancelled = project.results.job_folders()
+    beats = [read_heartbeat(one.heartbeat) for one in cancelled]
+    assert [beat.state for beat in beats if beat] == ["stopped"] * 2
+    for place in (1, 2):
+        (project.root / f"pid-{place}").unlink()
+    run_main(project.root, *CELLS)
+    pids = at_the_gate(project)
+    folders = [one for one in project.results.job_folders() if one not in cancelled]
+
+    # The signal that Slurm sends 90 s before the time limit, to the script of the node.
+    node.run("scancel", "--batch", "--signal=USR2", "2")
+    wait_for(lambda: {one.state for one in job_states(project.results, folders)} == {"requeued"}, "the queue")
+    assert not any(is_alive(pid) for pid in pids)
+    counts = [json.loads(one.cut_offs.read_text()) for one in folders]
     assert [[*of_job.values()] for of_job in counts] == [[1], [1]]
     project.gate.touch()
     run_main(project.root, *CELLS, "--wait", status=1)
 
-    assert [(one.name, one.state) for one in job_states(project.results)] == [
+    assert [(one.name, one.state) for one in job_states(project.results, folders)] == [
         ("any/pair_mnist_1", "done"),
         ("any/pair_mnist_2", "failed"),
     ]
-    assert slurm_states.query(["1"])["1"].name == "FAILED"
+    assert slurm_states.query(["2"])["2"].name == "FAILED"
     records = project.records()
     assert len(records) == len({one.measurement_id for one in records}) == 16  # none twice
     gpus: dict[tuple[int, int], set[str]] = {}
@@ -96,14 +109,3 @@ def test_each_cell_has_a_gpu_a_failure_costs_no_other_and_the_node_is_requeued(
         assert sorted([gpus[1, restarts], gpus[2, restarts]], key=min) == [{"0"}, {"1"}]
     script = project.root / "slurm_scripts" / "node_1.sh"
     assert {"#SBATCH --gres=gpu:2", "#SBATCH --exclusive"} <= set(script.read_text().splitlines())
-
-
-def test_cancel_ends_the_measurements_in_order(project: BehavingProject, node: Cluster) -> None:
-    run_main(project.root, *CELLS)
-    pids = at_the_gate(project)
-    assert run_main(project.root, "status", "--cancel").count("cancelled job 1 (running until now)") == 2
-    wait_for(lambda: not node.run("squeue", "-h"), "the job to be gone")
-    assert not any(is_alive(pid) for pid in pids)
-    beats = [read_heartbeat(one.heartbeat) for one in project.results.job_folders()]
-    assert [beat.state for beat in beats if beat] == ["stopped"] * 2
-    assert "Restarts=0" in node.run("scontrol", "show", "job", "1")

@@ -22,7 +22,7 @@ from harness.results import cpus
 from harness.work.declared import EAGER, Formulation, Mode
 from tests.made.faults import programs
 from tests.made.patience import patience
-from tests.made.project import FakeProject
+from tests.made.project import BehavingProject
 
 MODE = Mode(written=Formulation(name="step", runs=(EAGER,)), run=EAGER)
 OLD, NEW = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
@@ -175,7 +175,7 @@ def test_a_step_waits_for_a_controller_that_does_not_answer(
     allocation = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "n1"}
     for name, value in ({"PATH": f"{tmp_path}:/usr/bin:/bin"} | allocation).items():
         monkeypatch.setenv(name, value)
-    plan = FakeProject(root=tmp_path).plan()
+    plan = BehavingProject(root=tmp_path).plan()
     plan = plan.model_copy(update={"cell": plan.cell.model_copy(update={"devices": 2})})
     outcome, told = worked(plan, tmp_path, monkeypatch)
     assert (outcome, len((tmp_path / "calls").read_text().split())) == ("failed", calls)
@@ -232,7 +232,7 @@ def test_out_of_memory_is_believed_when_memory_had_no_gaps(
         monkeypatch.setenv("PYTORCH_ALLOC_CONF", of_user)
     if fits:
         (tmp_path / "fits").touch()
-    outcome, told = worked(FakeProject(root=tmp_path).plan(framework), tmp_path, monkeypatch)
+    outcome, told = worked(BehavingProject(root=tmp_path).plan(framework=framework), tmp_path, monkeypatch)
     assert outcome == ("refused" if fits else "out_of_memory")
     assert [json.loads(line) for line in (tmp_path / "tries").read_text().splitlines()] == tries
     assert told == [IN_ONE_PIECE] * (len(tries) - 1)

@@ -21,13 +21,16 @@ def test_without_a_container_it_is_the_jobs_own_python_or_another() -> None:
     assert step_options(Launch(), FOLDERS) == kill_command(Launch(), "caches-0") == []
 
 
-def test_apptainer() -> None:
-    """A folder that is in another one comes with that one. apptainer-exec(1): --nv, --pwd, --bind src:dest."""
-    launch = Launch(runtime="apptainer", image="/i/jax.sif", mounts=("/opt/a:/b",), options=("--cleanenv",))
+def test_a_container_has_the_gpus_unless_it_is_for_the_cpu_and_folders_once() -> None:
+    """A folder that is in another one comes with that one. All of a command: submission/golden/containers.sh."""
+    apptainer = Launch(runtime="apptainer", image="/i/jax.sif", mounts=("/opt/a:/b",), options=("--cleanenv",))
     binds = ["--bind", "/repo:/repo", "--bind", "/scratch/data:/scratch/data", "--bind", "/tmp:/tmp"]
     inside = [*binds, "--bind", "/opt/a:/b", "--cleanenv", "/i/jax.sif", "python3", *RUN]
-    assert command(launch) == ["apptainer", "exec", "--nv", "--pwd", "/repo", *inside]
-    assert command(launch, for_cpu=True) == ["apptainer", "exec", "--pwd", "/repo", *inside]
+    assert command(apptainer) == ["apptainer", "exec", "--nv", "--pwd", "/repo", *inside]
+    assert command(apptainer, for_cpu=True) == ["apptainer", "exec", "--pwd", "/repo", *inside]
+    podman = Launch(runtime="podman", image="docker.io/lab/jax@sha256:12")
+    assert set(command(podman)) - set(command(podman, for_cpu=True)) == {"--device=nvidia.com/gpu=all"}
+    assert kill_command(podman, "caches-0") == ["podman", "kill", "caches-0"]
 
 
 def test_pyxis_is_a_part_of_the_step() -> None:
@@ -48,17 +51,6 @@ def test_charliecloud_shares_tmp_by_itself() -> None:
     launch = Launch(runtime="charliecloud", image="/i/jax", options=("--write",))
     binds = ["--bind=/repo:/repo", "--bind=/scratch/data:/scratch/data"]
     assert command(launch) == ["ch-run", *binds, "--cd=/repo", "--write", "/i/jax", "--", "python3", *RUN]
-
-
-def test_podman_is_ended_by_its_name() -> None:
-    """podman-run(1); GPUs by the Container Device Interface."""
-    launch = Launch(runtime="podman", image="docker.io/lab/jax@sha256:12")
-    words = command(launch)
-    assert words[:4] == ["podman", "run", "--rm", "--interactive"]
-    assert {"--name=caches-0", "--device=nvidia.com/gpu=all", "--workdir=/repo", "--volume=/repo:/repo"} <= set(words)
-    assert words[-4:] == ["docker.io/lab/jax@sha256:12", "python3", *RUN]
-    assert "--device=nvidia.com/gpu=all" not in command(launch, for_cpu=True)
-    assert kill_command(launch, "caches-0") == ["podman", "kill", "caches-0"]
 
 
 def test_what_a_record_says_of_an_image(tmp_path: Path) -> None:

@@ -86,15 +86,6 @@ def test_failure_of_a_rank_is_the_records_and_does_not_end_the_job(three_ranks: 
     assert "10 measured, 0 had a record, 2 failed" in three_ranks.output
 
 
-def test_rank_that_is_killed_ends_ranks_that_would_wait_for_ever(repository: BehavingProject) -> None:
-    """As a collective on a GPU may."""
-    assert repository.run(repository.plan("hangs_when_rank_1_is_killed", "well", devices=2))[0] == 1
-    records = repository.by_mode()
-    reason = str(records["hangs_when_rank_1_is_killed"].reason)
-    assert f"rank 1 on {NODE}: the measurement's process was killed by SIGKILL" in reason
-    assert records["well"].outcome == "ok"
-
-
 def test_signals_of_a_scheduler_end_no_rank_by_themselves(three_ranks: FinishedJob) -> None:
     """What they mean is the parent's to decide; a rank that died of one would be taken for the cause."""
     record = three_ranks.records["is_signalled"]
@@ -117,7 +108,7 @@ def test_measurement_stands_whatever_becomes_of_its_control(three_ranks: Finishe
     assert len(three_ranks.records["is_controlled"].result.blocks_alone.block_times_s) == 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL])
 def test_no_rank_outlives_the_job_and_the_next_start_goes_on(
     repository: BehavingProject, number: signal.Signals
 ) -> None:

@@ -25,15 +25,6 @@ def sides(*plans: JobPlan) -> list[list[Measurement]]:
     return [list(one.replicates()) for one in plans]
 
 
-def test_replicates_are_a_b_b_a_a_b_with_all_variants_of_a_framework_together() -> None:
-    found = words(list(in_turn(sides(plan("jax", "well", "slow"), plan("torch", "well")), {})))
-    assert found == [
-        *("jax well 0", "jax slow 0", "torch well 0"),
-        *("torch well 1", "jax well 1", "jax slow 1"),
-        *("jax well 2", "jax slow 2", "torch well 2"),
-    ]
-
-
 def test_who_is_started_first_alternates_where_two_take_turns() -> None:
     jax, torch = sides(plan("jax", "well", "slow"), plan("torch", "slower"))
     well = [one for one in jax if written(one) == "well"]

@@ -21,9 +21,7 @@ from harness.job.tracker import (
     Tracker,
     WandbTracker,
     describe_run,
-    live_values,
     open_tracker,
-    row_of,
 )
 from harness.paths import Results
 from harness.plan import FRAMEWORKS, Cell, Framework, Measurement, MeasurementSettings, WandbSettings
@@ -169,28 +167,6 @@ def test_both_frameworks_share_a_group_and_all_measurements_of_one_its_config() 
     assert (quick["group"], quick["tags"][-1]) == ("a100/cifar10_3/quick", "quick")
 
 
-def test_what_arrives_live_and_the_row_at_the_end_have_families_of_their_own() -> None:
-    measurement = a_measurement()
-    assert live_values(measurement, {"epoch": 1, "train/loss": 2.25, "test/accuracy": 0.5}) == {
-        "epoch": 1, LOSS: 2.25, f"test/accuracy/{KEY}": 0.5
-    }  # fmt: skip
-    values = {"throughput_samples_per_s": 5.0, "phase/load/p50_s": 0.1}
-    assert live_values(measurement, values) == {"live/throughput_samples_per_s": 5.0, "live/phase/load/p50_s": 0.1}
-    row = row_of(a_record(measurement, "failed", "killed by signal 9"), {"ratio_so_far": 1.5})
-    assert row == {
-        "measurement/name": KEY,
-        "measurement/id": measurement.id,
-        "measurement/mode": "vmap.jit",
-        "measurement/replicate": 0,
-        "measurement/stage": "replicate",
-        "measurement/outcome": "failed",
-        "measurement/reason": "killed by signal 9",
-        "measurement/flags": "noisy",
-        "measurement/node": "",
-        "measurement/ratio_so_far": 1.5,
-    }
-
-
 # ---- modes
 
 
@@ -204,10 +180,11 @@ def test_disabled_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 RATIOS = ({"variant": "small_cnn", "ratio": 1.5, "ratio_low": 1.4, "ratio_high": 1.6, "ratio_verdict": "JAX faster"},)
 
 
-def test_offline_run_reads_back(tmp_path: Path) -> None:
-    tracker = a_tracker(tmp_path, online=False)
+def test_without_a_key_a_run_is_offline_and_reads_back(tmp_path: Path) -> None:
+    tracker = a_tracker(tmp_path, online=True)
     record = measure_two(tracker, tmp_path)
-    assert (tracker.url, tracker.message) == (None, None)
+    assert tracker.url is None
+    assert tracker.message == "W&B offline: no API key is configured; see docs/clusters.md, W&B"
 
     (found,) = offline_runs(tmp_path)
     run = of_type(found, "run")[0]
@@ -233,9 +210,6 @@ def test_online_run_arrives_at_the_server(server: WandbServer, tmp_path: Path) -
     ((run_id, run),) = server.runs.items()
     assert tracker.message is None
     assert (run_id, tracker.url) == (f"jax-{JOB}", f"{server.url}/lab/speed/runs/jax-{JOB}")
-    assert (run.name, run.group, run.job_type) == ("jax a100/cifar10_3", "a100/cifar10_3", "jax")
-    assert {"jax", "NVIDIA A100", "paper"} <= set(run.tags)
-    assert run.config["environment"] == ENVIRONMENT
     assert [(row["epoch"], row[LOSS]) for row in run.history if LOSS in row] == [(1, 2.25), (2, 1.5)]
     throughputs = [row["measurement/throughput_samples_per_s"] for row in run.history if "measurement/index" in row]
     assert throughputs == [51200.0, 51200.0]
@@ -361,16 +335,6 @@ def test_signals_of_the_scheduler_lose_no_run_and_values_logged_before_it_starte
 # ---- what goes wrong
 
 
-def test_no_key_goes_offline_at_once(tmp_path: Path) -> None:
-    tracker = a_tracker(tmp_path, online=True)
-    measure(tracker, a_measurement())
-    tracker.close()
-    assert tracker.message == "W&B offline: no API key is configured; see docs/clusters.md, W&B"
-    assert tracker.url is None
-    (run,) = offline_runs(tmp_path)
-    assert history(run) == [(1, 2.25), (2, 1.5)]
-
-
 def test_a_server_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with WandbServer(fail_with=401) as server:
         log_in(server.url, monkeypatch)
@@ -386,6 +350,7 @@ def test_a_server_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [history(run) for run in offline_runs(tmp_path)] == [[(1, 2.25), (2, 1.5)]]
 
 
+@pytest.mark.nightly
 def test_one_arm_waits_for_an_unreachable_server_and_the_next_ones_do_not(
     server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

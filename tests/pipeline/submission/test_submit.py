@@ -25,7 +25,7 @@ from pipeline.submission.slurm import RunJob, ScriptSlurm, sbatch_command, varia
 from pipeline.submission.submit import _lane, choose_executor, job_that_measures, measured_with
 from pipeline.watching.jobs import JobState
 from tests.made.faults import programs
-from tests.made.project import FakeProject, alone, make_project
+from tests.made.project import BehavingProject, alone
 from tests.made.records import bare_record
 
 
@@ -126,7 +126,7 @@ def test_choose_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_silent_controller_is_no_fault_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked once: sbatch tries for a minute before it gives up."""
-    project = make_project(tmp_path)
+    project = BehavingProject(root=tmp_path)
     words = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
     programs(tmp_path, srun="", sbatch=f'echo called >> $here/calls; echo "{words}" >&2; exit 1')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -140,8 +140,8 @@ def test_a_silent_controller_is_no_fault_of_the_file(tmp_path: Path, monkeypatch
     assert project.results.job_folders() == []
 
 
-def pair_of(project: FakeProject, **of_cell: Any) -> Pair:
-    plans = [project.plan(framework) for framework in FRAMEWORKS]
+def pair_of(project: BehavingProject, **of_cell: Any) -> Pair:
+    plans = [project.plan(framework=framework) for framework in FRAMEWORKS]
     cell = plans[0].cell.model_copy(update=of_cell)
     return Pair(cell=cell, jobs=tuple(plan.model_copy(update={"cell": cell}) for plan in plans))
 
@@ -157,7 +157,7 @@ def pair_of(project: FakeProject, **of_cell: Any) -> Pair:
 )
 def test_whose_processes_take_turns(pairing: Any, is_on_cpu: bool, in_turns: list[bool], tmp_path: Path) -> None:
     """By itself on a CPU; never those of several devices, or of one framework."""
-    project = make_project(tmp_path)
+    project = BehavingProject(root=tmp_path)
     on_cpu, anywhere, several = pair_of(project, gpu="cpu"), pair_of(project), pair_of(project, gpu="cpu", devices=2)
     pairs = [on_cpu, anywhere, several, alone(on_cpu.jobs[0])]
     assert [paired(pair, pairing, is_on_cpu=is_on_cpu).is_interleaved for pair in pairs] == in_turns
@@ -172,22 +172,22 @@ def test_lanes_keep_the_number_of_parallel_jobs() -> None:
 
 
 def test_only_records_of_the_same_scheduler_spare_a_job(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
+    project = BehavingProject(root=tmp_path)
     for measurement in project.plan().measurements():
         made = bare_record(measurement, environment={"scheduler": "local"})
         write_record(made, project.results.new_record(measurement))
     assert measured_with([project.plan()], project.results, "local") is not None
     assert measured_with([project.plan()], project.results, "slurm") is None
-    assert measured_with([project.plan(chunk_size=8)], project.results, "local") is None
-    assert measured_with([project.plan(measurements=3)], project.results, "local") is None  # one is missing
+    assert measured_with([project.plan(pid=Path("other"))], project.results, "local") is None
+    assert measured_with([project.plan(replicates=2)], project.results, "local") is None  # one is missing
 
 
 def test_the_same_measurements_are_not_submitted_twice(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
+    project = BehavingProject(root=tmp_path)
     active = JobState(folder=JobFolder(root=tmp_path / "x"), pair=pair_of(project), state="queued")
     broken = JobState(folder=JobFolder(root=tmp_path / "y"), pair=None, state="queued")
     for framework in FRAMEWORKS:
-        assert job_that_measures(project.plan(framework), [broken, active]) is active
-    one = JobState(folder=JobFolder(root=tmp_path / "x"), pair=alone(project.plan("jax")), state="queued")
-    for changes in ({"framework": "torch"}, {"gpu": "a100"}, {"chunk_size": 8}, {"measurements": 3}):
+        assert job_that_measures(project.plan(framework=framework), [broken, active]) is active
+    one = JobState(folder=JobFolder(root=tmp_path / "x"), pair=alone(project.plan(framework="jax")), state="queued")
+    for changes in ({"framework": "torch"}, {"gpu": "a100"}, {"pid": Path("other")}, {"replicates": 2}):
         assert job_that_measures(project.plan(**{"framework": "jax"} | changes), [one]) is None

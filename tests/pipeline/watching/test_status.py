@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from harness.job.progress import Heartbeat, write_heartbeat
 from harness.paths import REPOSITORY, JobFolder, Results
-from harness.plan import Pair
+from harness.plan import JobPlan, Pair
 from harness.plan_file import write_plan
 from harness.results.record import Outcome, write_record
 from pipeline.watching import jobs, slurm_states
@@ -26,7 +27,7 @@ from pipeline.watching.ratios import RatiosSoFar
 from pipeline.watching.slurm_states import SlurmSilentError, SlurmState
 from pipeline.watching.status import PHASES, command, lines, newest, said, styled, time_left
 from tests.made.faults import programs
-from tests.made.project import FakeProject, alone, make_project
+from tests.made.project import BehavingProject, alone
 from tests.made.records import bare_record, heartbeat
 from tests.made.submissions import submitted
 
@@ -34,20 +35,28 @@ NOW = 1_800_000_000.0
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> FakeProject:
-    return make_project(tmp_path)
+def project(tmp_path: Path) -> BehavingProject:
+    return BehavingProject(root=tmp_path)
+
+
+def plan_of(project: BehavingProject, **changes: Any) -> JobPlan:
+    """Return a plan of two replicates, or of one for each of so many `batch_sizes`."""
+    sizes = changes.pop("batch_sizes", None)
+    made = project.plan(**({"replicates": 1 if sizes else 2} | changes))
+    variants = tuple(made.variants[0].model_copy(update={"batch_size": 8 + more}) for more in range(sizes or 1))
+    return made.model_copy(update={"data": "real", "quick": False, "variants": variants})
 
 
 def make_folder(
-    project: FakeProject, name: str = "torch_mnist_3-20261121T100000.000000Z-aaaa", **plan: Any
+    project: BehavingProject, name: str = "torch_mnist_3-20261121T100000.000000Z-aaaa", **plan: Any
 ) -> JobFolder:
     folder = JobFolder(root=project.results.jobs / "any" / name)
-    write_plan(alone(project.plan(**plan)), folder)
+    write_plan(alone(plan_of(project, **plan)), folder)
     return folder
 
 
 @pytest.fixture
-def folder(project: FakeProject) -> JobFolder:
+def folder(project: BehavingProject) -> JobFolder:
     return make_folder(project)
 
 
@@ -57,14 +66,14 @@ def beat(folder: JobFolder, state: str, *, age_s: float = 1, **changes: Any) -> 
     write_heartbeat(heartbeat(**(fields | {"state": state} | changes)), folder.heartbeat)
 
 
-def record_all(project: FakeProject, *, outcome: Outcome = "ok", job: str | None = None, **plan: Any) -> None:
-    for measurement in project.plan(**plan).measurements():
+def record_all(project: BehavingProject, *, outcome: Outcome = "ok", job: str | None = None, count: int = 2) -> None:
+    for measurement in islice(plan_of(project).measurements(), count):
         record = bare_record(measurement, outcome, job=job, environment={"scheduler": "slurm"})
         write_record(record, project.results.new_record(measurement))
 
 
 def verdict(
-    project: FakeProject, folder: JobFolder, slurm: dict[str, SlurmState] | str, now_s: float | None = None
+    project: BehavingProject, folder: JobFolder, slurm: dict[str, SlurmState] | str, now_s: float | None = None
 ) -> tuple[str, str | None]:
     state = judge(read_files(folder), project.results, slurm, now_s=now_s or time.time())
     return state.state, state.reason
@@ -103,7 +112,7 @@ def test_the_queue_wins_over_the_database_and_silence_is_no_news(
 
 
 def test_slurm_is_asked_once_for_all_and_not_at_each_look(
-    project: FakeProject, monkeypatch: pytest.MonkeyPatch
+    project: BehavingProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(3):
         folder = make_folder(project, f"torch_mnist_{number}-20261121T10000{number}Z-aaaa", use_case=1 + number)
@@ -148,7 +157,7 @@ def test_slurm_is_asked_once_for_all_and_not_at_each_look(
     ],
 )
 def test_a_job_of_slurm(
-    project: FakeProject,
+    project: BehavingProject,
     folder: JobFolder,
     slurm: dict[str, SlurmState] | str,
     heartbeat: str | None,
@@ -160,7 +169,7 @@ def test_a_job_of_slurm(
     assert verdict(project, folder, slurm) == expected
 
 
-def test_what_main_has_cancelled_is_cancelled_unless_it_was_done(project: FakeProject, folder: JobFolder) -> None:
+def test_what_main_has_cancelled_is_cancelled_unless_it_was_done(project: BehavingProject, folder: JobFolder) -> None:
     submitted(folder)
     folder.cancelled.touch()
     assert verdict(project, folder, in_slurm("RUNNING")) == ("cancelled", None)
@@ -168,7 +177,7 @@ def test_what_main_has_cancelled_is_cancelled_unless_it_was_done(project: FakePr
     assert verdict(project, folder, in_slurm("COMPLETED")) == ("done", None)
 
 
-def test_a_job_that_nobody_knows_is_lost_after_a_minute(project: FakeProject, folder: JobFolder) -> None:
+def test_a_job_that_nobody_knows_is_lost_after_a_minute(project: BehavingProject, folder: JobFolder) -> None:
     submitted(folder, submitted_at_unix_s=NOW - 59)
     assert verdict(project, folder, {}, NOW) == ("queued", None)
     assert verdict(project, folder, {}, NOW + 2) == (
@@ -185,12 +194,12 @@ def test_a_job_that_nobody_knows_is_lost_after_a_minute(project: FakeProject, fo
     assert verdict(project, folder, in_slurm("RUNNING")) == ("running", "no heartbeat for 3 min")
 
 
-def test_records_win_and_with_force_the_jobs_own(project: FakeProject, folder: JobFolder) -> None:
+def test_records_win_and_with_force_the_jobs_own(project: BehavingProject, folder: JobFolder) -> None:
     """The job died after its last record and before its last heartbeat. What the clocks of two machines say is no
     matter."""
     submitted(folder)
     beat(folder, "running")
-    record_all(project, outcome="out_of_memory", measurements=1)
+    record_all(project, outcome="out_of_memory", count=1)
     assert verdict(project, folder, in_slurm("NODE_FAIL"))[0] == "failed"
     record_all(project)
     assert verdict(project, folder, in_slurm("NODE_FAIL")) == ("done", None)
@@ -203,7 +212,7 @@ def test_records_win_and_with_force_the_jobs_own(project: FakeProject, folder: J
         assert verdict(project, one, in_slurm("FAILED"))[0] == state
 
 
-def test_a_failure_names_its_cause(project: FakeProject, folder: JobFolder) -> None:
+def test_a_failure_names_its_cause(project: BehavingProject, folder: JobFolder) -> None:
     submitted(folder)
     (folder.root / "12_0_log.err").write_text(
         "submitit ERROR (2026-11-21 10:00:00,000) - Submitted job triggered an exception\n"
@@ -215,7 +224,7 @@ def test_a_failure_names_its_cause(project: FakeProject, folder: JobFolder) -> N
     assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "cnn-b1-fp32-step.eager-r0: timeout")
 
 
-def test_a_job_that_shares_its_node_fails_with_it(project: FakeProject, folder: JobFolder) -> None:
+def test_a_job_that_shares_its_node_fails_with_it(project: BehavingProject, folder: JobFolder) -> None:
     """Its own log has nothing where the job of the node has not come so far."""
     node = project.results.new_job_folder("any/node_1")
     submitted(folder, command=["sbatch", "slurm", str(node.root)])
@@ -224,7 +233,7 @@ def test_a_job_that_shares_its_node_fails_with_it(project: FakeProject, folder: 
     assert verdict(project, folder, in_slurm("FAILED")) == ("failed", "Slurm: FAILED: module: not found")
 
 
-def test_a_run_by_hand_is_known_by_its_heartbeat(project: FakeProject, folder: JobFolder) -> None:
+def test_a_run_by_hand_is_known_by_its_heartbeat(project: BehavingProject, folder: JobFolder) -> None:
     assert verdict(project, folder, {}) == ("queued", "starting")
     assert verdict(project, folder, {}, time.time() + 100) == ("lost", "it ended before its first heartbeat")
     beat(folder, "running")
@@ -238,7 +247,7 @@ def test_a_run_by_hand_is_known_by_its_heartbeat(project: FakeProject, folder: J
 
 
 @pytest.mark.parametrize(("words", "expected"), [("jax_runner/run.py", "running"), ("x", "lost")])
-def test_a_silent_run_by_hand_lives_as_its_process(project: FakeProject, words: str, expected: str) -> None:
+def test_a_silent_run_by_hand_lives_as_its_process(project: BehavingProject, words: str, expected: str) -> None:
     folder = make_folder(project)
     with subprocess.Popen([sys.executable, "-c", "input()", words], stdin=subprocess.PIPE) as process:
         beat(folder, "running", age_s=jobs.GONE_AFTER_S + 1, node=socket.gethostname(), pid=process.pid)
@@ -246,7 +255,7 @@ def test_a_silent_run_by_hand_lives_as_its_process(project: FakeProject, words: 
         process.kill()
 
 
-def test_a_local_queue_is_known_by_its_process_here_only(project: FakeProject, folder: JobFolder) -> None:
+def test_a_local_queue_is_known_by_its_process_here_only(project: BehavingProject, folder: JobFolder) -> None:
     submitted(folder, "local", job_id=str(os.getpid()))  # pytest, as after a restart of the machine
     assert verdict(project, folder, {}) == ("lost", f"its queue (process {os.getpid()}) is gone")
     submitted(folder, "local", node="elsewhere")
@@ -266,7 +275,7 @@ def test_a_local_queue_is_known_by_its_process_here_only(project: FakeProject, f
     ],
 )
 def test_a_corrupt_file_is_named_and_breaks_nothing(
-    project: FakeProject, capsys: pytest.CaptureFixture[str], name: str, content: str | dict[str, object] | None
+    project: BehavingProject, capsys: pytest.CaptureFixture[str], name: str, content: str | dict[str, object] | None
 ) -> None:
     """tests/bad_inputs/jobs.py has more. A dict changes what is there, None makes a pipe, for which nobody waits."""
     folder = make_folder(project)
@@ -283,15 +292,15 @@ def test_a_corrupt_file_is_named_and_breaks_nothing(
     (problem,) = [line for line in out.splitlines() if f"{path}: " in line]
     assert content is not None or "not a regular file" in problem
     assert not isinstance(content, dict) or next(iter(content)) in problem
-    assert re.search(r"mnist per sample gradients \(jax only\) +done: 2 measurements", out)
+    assert re.search(r"mnist behave \(jax only\) +done: 2 measurements", out)
 
 
-def state(project: FakeProject, name: str, verdict: jobs.State, **plan: Any) -> JobState:
-    pair = alone(project.plan(**plan))
+def state(project: BehavingProject, name: str, verdict: jobs.State, **plan: Any) -> JobState:
+    pair = alone(plan_of(project, **plan))
     return JobState(folder=JobFolder(root=project.results.jobs / "any" / name), pair=pair, state=verdict)
 
 
-def test_the_newest_job_of_a_row_is_shown_and_all_active_ones(project: FakeProject) -> None:
+def test_the_newest_job_of_a_row_is_shown_and_all_active_ones(project: BehavingProject) -> None:
     verdicts: tuple[jobs.State, ...] = ("failed", "running", "done")
     first, second, third = (state(project, f"torch-20261121T1{n}0000.000000Z-a", one) for n, one in enumerate(verdicts))
     jax = state(project, "jax-20261121T100000.000000Z-aaaa", "done", framework="jax")
@@ -307,12 +316,12 @@ def heartbeat_of(*, eta_s: float | None = None, **changes: Any) -> Heartbeat:
     return beat
 
 
-KEY = "torch cnn-b1-fp32-step.eager"
+KEY = "torch cnn-b8-fp32-well.eager"
 
 
-def test_what_a_job_does_is_said_in_words(project: FakeProject) -> None:
+def test_what_a_job_does_is_said_in_words(project: BehavingProject) -> None:
     def running(**changes: Any) -> JobState:
-        return replace(state(project, "x", "running", measurements=24), node="n1", heartbeat=heartbeat_of(**changes))
+        return replace(state(project, "x", "running", batch_sizes=24), node="n1", heartbeat=heartbeat_of(**changes))
 
     timing = {"phase": "throughput", "phase_done": 12.0, "phase_total": 30.0}
     assert said(running(current=f"{KEY}-r0", **timing)) == "replicate 1 of 1 (4/24): timing 40%, on n1"
@@ -322,10 +331,10 @@ def test_what_a_job_does_is_said_in_words(project: FakeProject) -> None:
     assert said(gate) == "checking what it computes: 25%, on n1"
     assert said(running(screenings_total=14, screenings_done=2)) == "screening 3 of 14 modes, on n1"
     assert said(running(measurements_failed=1)) == "starting (1 failed), on n1"
-    assert said(state(project, "x", "done", measurements=24)) == "done: 24 measurements"
+    assert said(state(project, "x", "done", batch_sizes=24)) == "done: 24 measurements"
     left = running(current=f"{KEY}-r0", eta_s=1500.0, phase="start")
     assert line(left, RatiosSoFar([], project.results))[9:] == (
-        "mnist per sample gradients (torch only): replicate 1 of 1 (4/24): starting and compiling, 25 min left, on n1"
+        "mnist behave (torch only): replicate 1 of 1 (4/24): starting and compiling, 25 min left, on n1"
     )
     assert [time_left(running(eta_s=seconds)) for seconds in (20.2, 7500.0)] == ["20 s", "2 h 05 min"]
     assert time_left(running(eta_s=100.0, updated_at_unix_s=time.time() - 300)) == "0 s"
@@ -339,21 +348,21 @@ def test_every_phase_that_is_reported_has_words() -> None:
     assert all(any(words in text for text in sources) for words in ('current = "its turn"', ': parity gate"'))
 
 
-def test_status_shows_why_a_job_failed(project: FakeProject, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_why_a_job_failed(project: BehavingProject, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_folder(project, quick=False)
     words = {"last_error": "cnn: [/red] CUDA error\nline two", "node": 9 * "elsewhere"}
     beat(folder, "done", measurements_done=2, measurements_failed=1, **words)
     assert show_status(project.results, watch=False) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[:4] == [
-        f"mnist per sample gradients (torch only)  failed: 1 of 2 measurements, on {9 * 'elsewhere'}",
-        *("", "mnist per sample gradients (torch only) failed: cnn: [/red] CUDA error", "line two"),
+        f"mnist behave (torch only)  failed: 1 of 2 measurements, on {9 * 'elsewhere'}",
+        *("", "mnist behave (torch only) failed: cnn: [/red] CUDA error", "line two"),
     ]
     assert out.count("CUDA error") == 1
 
 
 def test_ctrl_c_leaves_the_jobs_and_says_how_to_go_on(
-    project: FakeProject, folder: JobFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    project: BehavingProject, folder: JobFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beat(folder, "running")
 
@@ -368,17 +377,17 @@ def test_ctrl_c_leaves_the_jobs_and_says_how_to_go_on(
     assert command("status", Results(root=REPOSITORY / "results")) == "python main.py status"
 
 
-def test_progress_stays_readable_however_narrow(project: FakeProject) -> None:
+def test_progress_stays_readable_however_narrow(project: BehavingProject) -> None:
     """Of both frameworks, twelve replicates of one variant."""
-    plans = [project.plan(framework, measurements=1) for framework in ("jax", "torch")]
+    plans = [plan_of(project, framework=framework) for framework in ("jax", "torch")]
     protocol = plans[0].protocol.model_copy(update={"replicates": 12})
     pair = Pair(cell=plans[0].cell, jobs=tuple(plan.model_copy(update={"protocol": protocol}) for plan in plans))
     beat = heartbeat_of(current=f"{KEY}-r3", phase="latency", phase_done=10.0, phase_total=20.0, eta_s=360.0)
     runs = replace(state(project, "x", "running"), pair=pair, node="node-of-a-long-name", heartbeat=beat)
     ratio, timing = "so far JAX 1.05 x", ": timing single steps 50%"
-    widths = {160: f"{timing}, 6 min left, {ratio}, on node-of-a-long-name", 110: f"{timing}, 6 min left, {ratio}"}
-    for width, words in (widths | {80: f", 6 min left, {ratio}", 72: f", {ratio}"}).items():
+    widths = {160: f"{timing}, 6 min left, {ratio}, on node-of-a-long-name", 96: f"{timing}, 6 min left, {ratio}"}
+    for width, words in (widths | {66: f", 6 min left, {ratio}", 58: f", {ratio}"}).items():
         [found] = lines([runs], lambda _: ratio, width=width)
-        assert found == f"mnist per sample gradients  pair 4 of at most 12{words}"
+        assert found == f"mnist behave  pair 4 of at most 12{words}"
         [shown] = styled([runs], lambda _: ratio, width=width)
         assert (shown.plain, len(shown.plain) <= width) == (found, True)

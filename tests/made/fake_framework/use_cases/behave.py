@@ -109,11 +109,6 @@ def varies(session: Session[Any]) -> Work:
     return of_steps(4e-3 * (1.0, 1.1, 1.05, 1.0)[measurement.replicate])(session)
 
 
-def alternates(session: Session[Any]) -> Work:
-    """By replicate: 15, 15, 6.7, 6.7 ms, and again. Against `slow` no number of pairs decides."""
-    return of_steps(10e-3 * (1.5 if session.measurement.replicate % 4 < 2 else 1 / 1.5))(session)
-
-
 def gated(session: Session[Any]) -> Work:
     """Waits for the file that settings.gate names; meanwhile settings.pid has this process's id."""
     return _wait_for_gate(session, Path(str(session.measurement.settings["pid"])), f"{os.getpid()}")
@@ -304,18 +299,12 @@ stands_for_its_node = shows_its_world
 
 
 def kills_rank_1(session: Session[Any]) -> None:
-    """The other ranks wait for it, until the connection breaks."""
+    """The other ranks wait for ever, as in a collective on a GPU, which has no connection to break."""
     if session.world.rank == 1:
         print("last words of rank 1")
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def hangs_when_rank_1_is_killed(session: Session[Any]) -> Work:
-    """As a collective on a GPU may, which has no connection to break."""
-    if session.world.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return sleeps(session)
+    sleeps(session)
 
 
 def raises_on_rank_1(session: Session[Any]) -> None:
