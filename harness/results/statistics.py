@@ -218,7 +218,7 @@ def net_energy_per_sample(energy: Energy) -> float | None:
 
 def numbers_read(states: Sequence[GpuState], name: str) -> list[float]:
     """Of one reading of the GPU, wherever it was not refused."""
-    return [state[name] for state in states if name in state and not isinstance(state[name], tuple)]
+    return [value for state in states if name in state and not isinstance(value := state[name], tuple)]
 
 
 def words_read(states: Sequence[GpuState], name: str) -> set[str]:
