@@ -159,9 +159,9 @@ class Device(program.Device):
         count, platforms = usable_gpu_count(), jax.config.jax_platforms  # type: ignore[attr-defined]
         if count and not found and names_cuda(platforms):
             raise ProjectError(
-                f"{count} GPU(s) are visible, and JAX sees none: its plugin for CUDA is missing or broken. Install builds "
-                f"for CUDA: make env LOCK=cuda13 PYTHON=python3.12; `python -c 'import jax; jax.devices()'` says more. To "
-                f"measure on the CPU on purpose, set JAX_PLATFORMS=cpu"
+                f"{count} GPU(s) are visible, and JAX sees none: its plugin for CUDA is missing or broken. Install "
+                "builds for CUDA: make env LOCK=cuda13 PYTHON=python3.12; `python -c 'import jax; jax.devices()'` says "
+                "more. To measure on the CPU on purpose, set JAX_PLATFORMS=cpu"
             )
 
     def try_no_algorithms(self) -> None:
