@@ -277,8 +277,8 @@ MUTATIONS = [
         test="tests/harness/job/test_warm_start.py::test_process_that_finds_filled_caches",
     ),
     Mutation(
-        symbol="harness.job.main:thread_variables",
-        old="cpus // world.size",
+        symbol="harness.results.cpus:thread_variables",
+        old="cpus // ranks",
         new="cpus",
         test=f"{CHILDREN}::test_ranks_of_one_machine_share_its_cpus",
     ),
