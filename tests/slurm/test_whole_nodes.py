@@ -1,5 +1,5 @@
 """`cluster.whole_nodes` on a node of a real Slurm with two GPUs, from the command on: a GPU for each cell, one that
-fails, the time limit, and `main.py cancel`. The measurements are of fake_framework."""
+fails, the time limit, and `main.py status --cancel`. The measurements are of fake_framework."""
 
 import json
 from collections.abc import Iterator
