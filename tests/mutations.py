@@ -211,7 +211,8 @@ MUTATIONS = [
         symbol="pipeline.report.compare:_comparison",
         old='if judgements[replicate].state == "passed"]',
         new="]",
-        test="tests/pipeline/report/test_compare.py::test_a_pair_that_the_gate_did_not_pass_has_no_ratio_and_says_why",
+        test="tests/pipeline/report/test_compare.py"
+        "::test_one_failed_replicate_fails_the_row_and_an_unchecked_one_is_left_out",
     ),
     # The ratio.
     Mutation(
@@ -276,8 +277,8 @@ MUTATIONS = [
         test="tests/harness/job/test_warm_start.py::test_process_that_finds_filled_caches",
     ),
     Mutation(
-        symbol="harness.job.main:thread_variables",
-        old="cpus // world.size",
+        symbol="harness.results.cpus:thread_variables",
+        old="cpus // ranks",
         new="cpus",
         test=f"{CHILDREN}::test_ranks_of_one_machine_share_its_cpus",
     ),
@@ -291,7 +292,7 @@ MUTATIONS = [
         symbol="harness.job.children:_LocalRank._end_what_it_left",
         old="os.killpg(self._process.pid, signal.SIGKILL)",
         new="self._process.kill()",
-        test="tests/harness/job/test_job.py::test_fault_is_recorded_with_its_reason",
+        test="tests/harness/job/test_job.py::test_worker_of_a_killed_measurement_is_killed_too",
     ),
     Mutation(
         symbol="harness.job.turn:turn",

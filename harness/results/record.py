@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from harness.errors import RecordError
 from harness.files import in_words, read_json, way_out, write_atomically
@@ -34,16 +34,6 @@ class Measured(Frozen):
     """JSON has no infinity and no NaN: what is neither a number nor None is refused before it is written."""
 
     model_config = ConfigDict(allow_inf_nan=False)
-
-
-RETIRED_FIELDS = frozenset({"registration", "timeline", "timeline_absent"})
-"""Fields of the published records that nothing reads any more."""
-
-
-def _without_retired_fields(content: Any) -> Any:
-    if not isinstance(content, dict):
-        return content
-    return {name: value for name, value in content.items() if name not in RETIRED_FIELDS}
 
 
 Count = Annotated[int, Field(ge=1, le=2**62)]
@@ -229,8 +219,6 @@ class TracedWindow(Measured):
 class Explanation(Measured):
     """Where a step's time goes: of a process that is not timed, or of a smoke run's own when all its times are told."""
 
-    _without_retired_fields = model_validator(mode="before")(_without_retired_fields)
-
     tracer: str
     """Who traced, with its release."""
     on_device: bool
@@ -374,8 +362,6 @@ class Record(Frozen):
     """In their order; empty on one device."""
     parity: str | None = None
     """File beside this record with the numbers that the parity gate compares (harness/results/parity.py)."""
-
-    _without_retired_fields = model_validator(mode="before")(_without_retired_fields)
 
 
 def active_s(record: Record) -> float:

@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from harness.errors import ProjectError, RecordError
 from harness.files import in_words, way_out, write_atomically
 from harness.paths import PUBLISHED, Results
 from harness.printable import shortened
 from harness.results.device_peaks import DevicePeaksRecord, read_device_peaks
-from harness.results.npz import npz_bytes, read_npz
+from harness.results.npz import npz_with_texts
 from harness.results.parity_file import read_parity
 from harness.results.record import Record
 from pipeline.report.compare import device_name, device_of
@@ -124,40 +121,12 @@ def _draft(model: Record | DevicePeaksRecord, path: Path, names: Names) -> Draft
 
 
 def _draft_of_arrays(source: Path, path: Path, names: Names) -> Draft:
-    """A .npz file, whose texts are JSON or plain. One without a name in it is copied as it is."""
+    """A .npz file without names in its texts; one that has none is copied as it is."""
     try:
-        arrays, content = read_npz(source), source.read_bytes()
+        content, texts = npz_with_texts(source, name=names.replaced, texts=names.cleaned)
     except (OSError, ValueError) as error:
         raise RecordError(f"{source}: cannot be read: {in_words(error)}") from error
-    texts = {name: _texts_of(array) for name, array in arrays.items()}
-    cleaned = {names.replaced(name): names.cleaned(text) for name, text in texts.items()}
-    if cleaned != texts:
-        changed = {
-            new: array if cleaned[new] is None or cleaned[new] == texts[old] else _array_of(cleaned[new])
-            for (old, array), new in zip(arrays.items(), cleaned, strict=True)
-        }
-        content = npz_bytes(changed)
-    return Draft(path=path.with_name(_renamed(path.name, names)), content=content, texts=cleaned)
-
-
-def _texts_of(array: NDArray[Any]) -> Any:
-    """None for numbers."""
-    if array.dtype.kind not in "US":
-        return None
-    if array.ndim:
-        return array.astype(str).tolist()
-    text = str(array)
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _array_of(texts: Any) -> NDArray[Any]:
-    """As harness/results/parity_file.py writes them."""
-    if isinstance(texts, dict):
-        return np.array(json.dumps(texts, separators=(",", ":"), ensure_ascii=False))
-    return np.array(texts)
+    return Draft(path=path.with_name(_renamed(path.name, names)), content=content, texts=texts)
 
 
 def _renamed(file_name: str, names: Names) -> str:

@@ -61,11 +61,11 @@ def test_no_mutation_is_named_twice() -> None:
         ("code:missing", "1", "there is no code:missing: name its successor"),
         ("code:Sum.missing", "1", "there is no code:Sum.missing: name its successor"),
         ("code:total", "one + other", "0 times that it should have once: 'one [+] other'. Name its successor"),
-        ("code:Sum.of", "o", "has the text 6 times"),
+        ("code:Sum.of", "o", "has the text 5 times"),
     ],
 )
 def test_missing_line_is_an_error_that_asks_for_its_successor(symbol: str, old: str, complaint: str) -> None:
-    """`o` is in the word `other` twice, and in `of`, `one`, `one` and `...` of the method's two lines."""
+    """`o` is in `of`, and twice in `one` and in `other`."""
     with pytest.raises(NotFoundError, match=complaint):
         mutated(Mutation(symbol=symbol, old=old, new="", test=""), SOURCE)
 

@@ -62,6 +62,11 @@ def test_fault_is_recorded_with_its_reason(faulty_job: FinishedJob, fault: str) 
     assert record.reason.startswith(reason)
 
 
+def test_worker_of_a_killed_measurement_is_killed_too(faulty_job: FinishedJob) -> None:
+    """A compiler's worker would compute beside the next measurement."""
+    assert not is_alive(int((faulty_job.project.root / "worker").read_text()))
+
+
 def test_reason_has_the_last_words_and_names_the_log_which_has_the_traceback(faulty_job: FinishedJob) -> None:
     assert "the framework's last words" in str(faulty_job.records["exits"].reason)
     logs = faulty_job.project.results.records()

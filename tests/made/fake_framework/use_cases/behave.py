@@ -222,9 +222,12 @@ def is_killed(session: Session[Any]) -> None:
 
 
 def is_killed_and_leaves_a_worker(session: Session[Any]) -> Work:
-    """The worker holds the pipe's end that the parent reads, as a forked compiler worker does."""
+    """The worker holds the pipe's end that the parent reads, as a forked compiler worker does. Its process id is in the
+    file `worker`, beside settings.pid."""
     descriptors = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
-    subprocess.Popen(["sleep", str(LONG_S)], close_fds=False, pass_fds=[fd for fd in descriptors if fd > 2])
+    command = ["sleep", str(LONG_S)]
+    worker = subprocess.Popen(command, close_fds=False, pass_fds=[fd for fd in descriptors if fd > 2])
+    Path(str(session.measurement.settings["pid"])).with_name("worker").write_text(str(worker.pid))
     return is_killed(session)
 
 
