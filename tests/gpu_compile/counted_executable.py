@@ -52,14 +52,6 @@ class CountedExecutable(Executable):
             elif thunk.is_copy or not NO_WORK.match(thunk.kind):
                 yield Started(thunk=thunk, times=times, in_graph=in_graph)
 
-    def all_thunks(self) -> Iterator[Thunk]:
-        """Each once, with what is inside."""
-        waiting = list(self.thunks)
-        while waiting:
-            thunk = waiting.pop()
-            yield thunk
-            waiting += [inner for part in thunk.parts.values() for inner in part]
-
     def rounds(self, loop: Thunk) -> int | None:
         instruction = self.module.by_name.get(loop.instruction)
         return rounds_of(instruction) if instruction else None

@@ -11,7 +11,6 @@ from harness.experiments.model import Config
 from harness.paths import REPOSITORY
 from harness.work import declared
 from harness.work.datasets import DataFiles
-from main import main
 from pipeline.data import fetch_command, verify_command
 from pipeline.doctor import examine_data
 from tests.made.image_folders import put_images
@@ -87,17 +86,3 @@ def test_weights_that_cannot_be_had_do_not_cost_the_data(
     output = capsys.readouterr().out
     assert "test.images.npy: the SHA-256 of its block 0 (of 1" in output
     assert f"{MODEL}.npz: truncated or corrupt" in output
-
-
-def ask(tmp_path: Path, *flags: str) -> int:
-    config = tmp_path / "experiments.yaml"
-    text = (REPOSITORY / "experiments.yaml").read_text()
-    config.write_text(text.replace("\ndata_dir: data\n", f"\ndata_dir: {tmp_path}\n"))
-    return main(["data", "--config", str(config), *flags])
-
-
-def test_the_flags_reach_the_data(tmp_path: Path, originals: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask(tmp_path, "--benchmark", "imagenet100") == 1
-    assert "is missing, and it cannot be downloaded" in capsys.readouterr().out
-    assert ask(tmp_path, "--benchmark", "imagenet100", "--verify") == 0
-    assert "all verified" in capsys.readouterr().out

@@ -27,7 +27,8 @@ def found_by(config: Config) -> dict[str, Finding]:
     return {finding.name: finding for finding in examine_slurm(config)}
 
 
-def test_a_cluster_that_fits(slurm: Cluster) -> None:
+def test_a_cluster_that_fits_and_configurations_for_another(slurm: Cluster) -> None:
+    """With whole nodes, what is tried is the script of a node: three of four GPUs for the eleven cells of one."""
     findings = found_by(a_config("a100", "main"))
     assert {finding.verdict for finding in findings.values()} == {"ok"}
     assert findings["slurm"].found.startswith("slurm-wlm 2")
@@ -35,30 +36,19 @@ def test_a_cluster_that_fits(slurm: Cluster) -> None:
     assert findings["slurm GPUs"].found == "in one node: 2 x a100"
     assert findings["slurm scripts"].found == "sbatch --test-only accepts all 19, which ask for 2 different things"
 
-
-@pytest.mark.parametrize(
-    ("per_node", "words"), [(4, f"{UNAVAILABLE} (a100/node_1 and 2 more)"), (None, "how many GPUs has a node?")]
-)
-def test_a_node_has_fewer_gpus_than_the_file_says(slurm: Cluster, per_node: int | None, words: str) -> None:
-    """With whole nodes, what is tried is the script of a node: three of four GPUs for the eleven cells of one."""
     config = a_config("a100", "main", whole_nodes=True)
-    gpus = config.gpus | {"a100": config.gpus["a100"].model_copy(update={"per_node": per_node})}
-    assert words in found_by(config.model_copy(update={"gpus": gpus}))["slurm scripts"].found
+    gpus = config.gpus | {"a100": config.gpus["a100"].model_copy(update={"per_node": 4})}
+    found = found_by(config.model_copy(update={"gpus": gpus}))["slurm scripts"].found
+    assert f"{UNAVAILABLE} (a100/node_1 and 2 more)" in found
 
-
-@pytest.mark.parametrize(
-    ("gpu", "partition", "words", "fix"),
-    [
-        ("h100", "main", UNAVAILABLE, "Look at cluster.constraint, gpus.h100.gres, "),
-        ("a100", "mian", "Invalid partition name specified", "Look at cluster.partition in experiments.yaml (part"),
-    ],
-)
-def test_a_configuration_for_another_cluster(slurm: Cluster, gpu: str, partition: str, words: str, fix: str) -> None:
-    findings = found_by(a_config(gpu, partition))
-    assert exit_status(findings.values()) == 1
-    assert words in findings["slurm scripts"].found and findings["slurm scripts"].fix.startswith(fix)
-    if gpu == "h100":
-        assert "Set gpus.h100.gres in experiments.yaml (valid: a100" in findings["slurm GPUs"].fix
+    other_gpu, other_partition = found_by(a_config("h100", "main")), found_by(a_config("a100", "mian"))
+    for findings, words, fix in (
+        (other_gpu, UNAVAILABLE, "Look at cluster.constraint, gpus.h100.gres, "),
+        (other_partition, "Invalid partition name specified", "Look at cluster.partition in experiments.yaml (part"),
+    ):
+        assert exit_status(findings.values()) == 1
+        assert words in findings["slurm scripts"].found and findings["slurm scripts"].fix.startswith(fix)
+    assert "Set gpus.h100.gres in experiments.yaml (valid: a100" in other_gpu["slurm GPUs"].fix
 
 
 FOUR = "File=/dev/null,/dev/zero,/dev/full,/dev/random"

@@ -20,7 +20,6 @@ from pipeline.submission.estimate import (
     estimate_of,
     estimates_of,
     expected,
-    in_time,
     protocol_s,
     read_durations,
     requeues,
@@ -111,13 +110,6 @@ def test_a_framework_alone_has_no_look_to_stop_at(tmp_path: Path) -> None:
     assert [one.longest_s / each_s for one in found] == pytest.approx([1, 1])
 
 
-def test_of_a_plan_with_records() -> None:
-    """Of the variant itself, else of the others; what has a record costs nothing, however long it took."""
-    left = Left(screenings=0, replicates={"a": 3, "b": 2, "c": 0})
-    found = estimate_of(plan_of(), left, Durations(by_variant={"a": 10.0, "c": 99.0}, of_any=40.0))
-    assert (found.measurements, found.from_records, found.seconds, found.longest_s) == (5, 5, 110.0, 40.0)
-
-
 def test_a_screening_is_expected_to_leave_the_headline_and_one_other() -> None:
     """Three modes are screened for 10 start + 0.5 warm-up + 1 blocks + 0.25 latency + 0.1 energy; two go on."""
     screening = Screening(always=("vmap.jit",))
@@ -127,6 +119,8 @@ def test_a_screening_is_expected_to_leave_the_headline_and_one_other() -> None:
     found = estimate_of(made, left, Durations(by_variant={}, of_any=60.0))
     assert (found.measurements, found.screenings, found.from_records, found.longest_s) == (11, 3, 8, 60.0)
     assert found.seconds == pytest.approx(3 * 11.85 + 8 * 60)
+    of_one = Durations(by_variant={"cnn-b8-fp32-vmap.jit": 10.0}, of_any=60.0)
+    assert estimate_of(made, left, of_one).seconds == pytest.approx(3 * 11.85 + 4 * 10 + 4 * 60)
     assert found.most_seconds == pytest.approx(3 * 11.85 + 24 * 60)
     assert estimate_of(made, left, Durations(by_variant={}, of_any=60.0, of_screening=5.0)).seconds == 495.0
 
@@ -180,15 +174,6 @@ def test_what_records_tell(tmp_path: Path) -> None:
     assert read_durations(tmp_path / "turns", quick=False).of_any == 25.5
 
 
-def test_a_part_from_records_in_its_folder(tmp_path: Path) -> None:
-    """Their measurements have other ids, so all 24 are to be made. The mode without a record takes as long."""
-    results, part = Results(root=tmp_path), alone(plan_of("vmap.jit", "ghost.jit"))
-    write_record(results.records(part.cell, "jax"), "vmap.jit", 20, number=1)
-    assert estimates_of([part], results, "slurm") == [estimate(480.0, measurements=24, from_records=24, longest_s=20.0)]
-    (without,) = estimates_of([part], Results(root=tmp_path / "none"), "slurm")
-    assert without.from_records == 0
-
-
 def test_in_words() -> None:
     assert estimate_in_words([estimate(600.0), estimate(1200.0), estimate(90.0, devices=2)], [30] * 3) == (
         "Estimate: 30 min on 1 device and 2 min on 2 devices, one job after the other, from earlier records; 30 "
@@ -215,8 +200,3 @@ def test_in_words() -> None:
         "measured stays. The same command then submits what is missing, which goes on from there."
     )
     assert "requeue" not in estimate_in_words(jobs, requeue=False), "on this machine nothing ends a job"
-
-
-def test_in_time() -> None:
-    words = {5.4: "5 s", 59.4: "59 s", 61: "1 min", 3570: "1 h 00 min", 3600: "1 h 00 min", 11_100: "3 h 05 min"}
-    assert {seconds: in_time(seconds) for seconds in words} == words

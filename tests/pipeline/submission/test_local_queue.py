@@ -126,7 +126,7 @@ def test_a_killed_queue_is_told_from_a_running_one(project: BehavingProject) -> 
 def test_a_pair_of_which_one_framework_is_measured_has_both_in_its_job(
     project: BehavingProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    steady = {"replicates": 2, "block_min_s": 0.02, "min_blocks": 5, "max_blocks": 5}
+    steady = {"explain": False, "replicates": 2, "block_min_s": 0.02}
     plans = tuple(project.plan("well", framework=framework, **steady) for framework in FRAMEWORKS)
     pair = Pair(cell=plans[0].cell, jobs=plans, is_interleaved=True)
     assert follow(project.submit(plans[0], executor="local"), project.results) == 0

@@ -113,18 +113,6 @@ def header(script: str) -> list[str]:
     return [line for line in script.splitlines() if line.startswith("#SBATCH")]
 
 
-def test_the_headers_of_a_cell_differ_only_in_the_jobs_name(tmp_path: Path) -> None:
-    config = config_of(FULL, tmp_path)
-    found = jobs(config, gpus=("h100",))
-    jax, torch, pair = (header(render(config, found[f"h100/{name}_mnist_1_x8"])) for name in ("jax", "torch", "pair"))
-    assert jax[0] == "#SBATCH --job-name=jax_mnist_1_x8_h100"
-    assert torch == ["#SBATCH --job-name=torch_mnist_1_x8_h100", *jax[1:]]
-    assert pair == ["#SBATCH --job-name=pair_mnist_1_x8_h100", *jax[1:]]
-    of_both = {"#SBATCH --partition=gpu", "#SBATCH --exclusive"}
-    assert {"#SBATCH --gres=gpu:h100:4", "#SBATCH --contiguous"} | of_both <= set(jax)
-    assert not any("--gpus-per-task" in line for line in jax)
-
-
 GIVEN = "#SBATCH --gres=gpu:a100:1", "#SBATCH --time=30", "#SBATCH --cpus-per-task=4", "#SBATCH --requeue"
 
 

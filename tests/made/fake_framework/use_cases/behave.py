@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import CheckFailed, Refused
+from harness.errors import Refused
 from harness.measure.channel import Channel
 from harness.measure.other_cpu_load import OtherCpuLoad
 from harness.measure.program import Phase, Program, Session
 from harness.results.parity import PARITY_BATCH_SIZE
-from harness.work.use_cases.train import require_finite
 
 from ..simulated_clock import advance
 
@@ -100,13 +99,6 @@ def of_steps(step_s: float) -> Callable[[Session[Any]], Work]:
 
 
 slow, slower = of_steps(10e-3), of_steps(20e-3)
-
-
-def varies(session: Session[Any]) -> Work:
-    """By replicate: 4, 4.4, 4.2, 4 ms. Each but the screening starts for two seconds, so that a watcher sees all."""
-    measurement = session.measurement
-    time.sleep(0.0 if measurement.is_screening else 2.0)
-    return of_steps(4e-3 * (1.0, 1.1, 1.05, 1.0)[measurement.replicate])(session)
 
 
 def gated(session: Session[Any]) -> Work:
@@ -255,14 +247,6 @@ def fills_the_device(session: Session[Any]) -> Work:
     raise RuntimeError("device is full: 4 GiB asked for\nand a stack trace of C++")
 
 
-def diverges(session: Session[Any]) -> None:
-    require_finite(np.array([2.3, 7.1, np.nan, np.nan]), epoch=2)
-
-
-def is_wrong(session: Session[Any]) -> Work:
-    raise CheckFailed("full against the float64 loop: relative error 1.00e+00")
-
-
 def raises(session: Session[Any]) -> Work:
     raise KeyError("conv9")
 
@@ -310,25 +294,12 @@ def kills_rank_1(session: Session[Any]) -> None:
     sleeps(session)
 
 
-def raises_on_rank_1(session: Session[Any]) -> None:
-    if session.world.rank == 1:
-        raise KeyError("conv9")
-
-
-def fills_rank_1(session: Session[Any]) -> None:
-    if session.world.rank == 1:
-        raise RuntimeError("device is full: 4 GiB asked for")
-
-
 def is_controlled(session: Session[Any]) -> Work:
     return Work(session, communicates=True)
 
 
-control_fills_rank_1 = control_is_killed_on_rank_1 = is_controlled
+control_is_killed_on_rank_1 = is_controlled
 control_of_is_controlled = Work
-
-
-control_of_control_fills_rank_1 = fills_rank_1
 
 
 def control_of_control_is_killed_on_rank_1(session: Session[Any]) -> Work:
