@@ -14,7 +14,6 @@ import gzip
 import json
 import sys
 import threading
-import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -56,8 +55,6 @@ class WandbServer:
         self.runs: dict[str, Run] = {}
         self.requests: list[str] = []
         """`POST /graphql UpsertBucket` and the like, in order."""
-        self.file_streams: list[tuple[float, str]] = []
-        """Of each request: time.monotonic() and the run's id."""
         self.alerts: list[dict[str, Any]] = []
         """The variables of each."""
         self.artifacts: dict[str, dict[str, bytes]] = {}
@@ -115,7 +112,6 @@ class WandbServer:
     def file_stream(self, run_id: str, body: dict[str, Any]) -> None:
         run = self.run(run_id)
         files = body.get("files") or {}
-        self.file_streams.append((time.monotonic(), run_id))
         for name, kept in (("wandb-history.jsonl", run.history), ("wandb-events.jsonl", run.system_metrics)):
             if chunk := files.get(name):  # as W&B does: what is there from the offset on is replaced
                 kept[chunk["offset"] :] = [json.loads(line) for line in chunk["content"]]

@@ -80,6 +80,7 @@ USE_CASE_4 = """\
 """
 
 
+@pytest.mark.nightly
 def test_main_measures_a_cell_of_two_devices(slurm: Cluster, tmp_path: Path) -> None:
     """Use case 4 on two nodes, one CPU for each task."""
     pytest.importorskip("jax")
