@@ -31,15 +31,20 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Behavin
 def wait_for(project: BehavingProject, mode: str = "well") -> int:
     where = {"config": REPOSITORY / "experiments.yaml", "results": project.results}
     flags = JobFlags(**where, executor="local", pairing="together", dry_run=False, wait=True)
-    return hand_over([alone(project.plan(mode))], project.config, flags, lambda _: print("the comparison"))
+    return hand_over(
+        [alone(project.plan(mode, explain=False))], project.config, flags, lambda _: print("the comparison")
+    )
 
 
 def test_the_last_line_is_the_path_of_the_reports_page(
     project: BehavingProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after a failure, but for whoever stops watching."""
+    """Also after a failure, but for whoever stops watching. That the machine is busy is told before all else."""
+    monkeypatch.setattr(measure, "busy_machine", lambda: "This machine is busy.")
     assert wait_for(project, "raises") == 1
-    *_, comparison, empty, words, path = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.index("This machine is busy.") < next(i for i, line in enumerate(lines) if "queued" in line)
+    *_, comparison, empty, words, path = lines
     assert (comparison, empty, words) == ("the comparison", "", "The report, a page for your browser:")
     assert Path(path) == project.results.report / "report.html"
     page = Path(path).read_text()
@@ -58,15 +63,6 @@ def test_there_is_no_page_of_nothing(project: BehavingProject, capsys: pytest.Ca
     assert wait_for(project) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "the comparison"
     assert not project.results.report.exists()
-
-
-def test_a_busy_machine_is_told_before_a_local_run(
-    project: BehavingProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measure, "busy_machine", lambda: "This machine is busy.")
-    assert wait_for(project) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines.index("This machine is busy.") < next(i for i, line in enumerate(lines) if "queued" in line)
 
 
 def test_a_variable_that_disables_a_compiler_submits_nothing(

@@ -66,9 +66,7 @@ def test_what_fails_in_a_job_is_its_reason_and_cancel_ends_these_jobs_and_no_oth
     )
     [first] = behaving.submit(failed, executor="slurm")
     assert follow([first], behaving.results) == 1
-    assert str(state_of(behaving, first).reason).startswith(
-        "torch cnn-b8-fp32-raises.eager-r0: failed: KeyError: 'conv9'"
-    )
+    assert str(state_of(behaving, first).reason).startswith("torch cnn-b8-fp32-raises.eager-r0: KeyError: 'conv9'")
     assert f"log: {first.root / job_id(first)}_0_log.err" in capsys.readouterr().out
     one_lane = behaving.with_cluster(max_parallel_jobs=1)
     [second] = one_lane.submit(running, executor="slurm")

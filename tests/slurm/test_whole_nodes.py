@@ -19,14 +19,21 @@ from tests.slurm.jobs import logs, run_main, wait_for
 CELLS = ("--benchmark", "mnist", "--use_case", "1", "--use_case", "2", "--data", "sample")
 
 
-@pytest.fixture
-def node(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def cluster(slurm: Cluster) -> Iterator[Cluster]:
     """Beside the cluster of the other tests, which says whether Slurm is here. It counts memory, as most do: no step
     may wait for that of another."""
     site = Site(nodes=("CPUs=4 RealMemory=8000 Gres=gpu:a100:2",), select="CR_Core_Memory")
     with running_cluster(site) as cluster:
-        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
         yield cluster
+
+
+@pytest.fixture
+def node(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Its jobs do not outlive the test."""
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    yield cluster
+    cluster.cancel_all()
 
 
 @pytest.fixture
@@ -57,43 +64,31 @@ def at_the_gate(project: BehavingProject) -> list[int]:
     return [int(one.read_text()) for one in pids]
 
 
-def test_each_cell_has_a_gpu_a_failure_costs_no_other_and_the_node_is_cancelled_and_requeued(
+def test_each_cell_has_a_gpu_a_failure_costs_no_other_and_the_node_is_requeued(
     project: BehavingProject, node: Cluster
 ) -> None:
     shown = " ".join(run_main(project.root, *CELLS, "--dry-run").split())
     assert "Whole nodes: 1 job on all 2 GPUs of a node, 2 cells, one on each GPU" in shown
     shown = run_main(project.root, *CELLS)
     assert "any/node_1: submitted as job " in shown and ", with any/pair_mnist_" in shown
+    [job_id] = {str(state.job_id) for state in job_states(project.results)}
     pids = at_the_gate(project)
     assert [state.state for state in job_states(project.results)] == ["running"] * 2
 
-    # Cancelled, all stop in order; the same command submits them again.
-    assert run_main(project.root, "status", "--cancel").count("cancelled job 1 (running until now)") == 2
-    wait_for(lambda: not node.run("squeue", "-h"), "the job to be gone")
-    assert not any(is_alive(pid) for pid in pids)
-    cancelled = project.results.job_folders()
-    beats = [read_heartbeat(one.heartbeat) for one in cancelled]
-    assert [beat.state for beat in beats if beat] == ["stopped"] * 2
-    for place in (1, 2):
-        (project.root / f"pid-{place}").unlink()
-    run_main(project.root, *CELLS)
-    pids = at_the_gate(project)
-    folders = [one for one in project.results.job_folders() if one not in cancelled]
-
     # The signal that Slurm sends 90 s before the time limit, to the script of the node.
-    node.run("scancel", "--batch", "--signal=USR2", "2")
-    wait_for(lambda: {one.state for one in job_states(project.results, folders)} == {"requeued"}, "the queue")
+    node.run("scancel", "--batch", "--signal=USR2", job_id)
+    wait_for(lambda: {one.state for one in job_states(project.results)} == {"requeued"}, "the queue")
     assert not any(is_alive(pid) for pid in pids)
-    counts = [json.loads(one.cut_offs.read_text()) for one in folders]
+    counts = [json.loads(one.cut_offs.read_text()) for one in project.results.job_folders()]
     assert [[*of_job.values()] for of_job in counts] == [[1], [1]]
     project.gate.touch()
     run_main(project.root, *CELLS, "--wait", status=1)
 
-    assert [(one.name, one.state) for one in job_states(project.results, folders)] == [
+    assert [(one.name, one.state) for one in job_states(project.results)] == [
         ("any/pair_mnist_1", "done"),
         ("any/pair_mnist_2", "failed"),
     ]
-    assert slurm_states.query(["2"])["2"].name == "FAILED"
+    assert slurm_states.query([job_id])[job_id].name == "FAILED"
     records = project.records()
     measured = [one.measurement_id for one in records if one.outcome == "ok"]
     assert len(measured) == len({*measured}) == 12  # none twice; what has failed is tried again
@@ -110,3 +105,15 @@ def test_each_cell_has_a_gpu_a_failure_costs_no_other_and_the_node_is_cancelled_
         assert sorted([gpus[1, restarts], gpus[2, restarts]], key=min) == [{"0"}, {"1"}]
     script = project.root / "slurm_scripts" / "node_1.sh"
     assert {"#SBATCH --gres=gpu:2", "#SBATCH --exclusive"} <= set(script.read_text().splitlines())
+
+
+def test_cancel_ends_the_measurements_in_order(project: BehavingProject, node: Cluster) -> None:
+    run_main(project.root, *CELLS)
+    pids = at_the_gate(project)
+    [job_id] = {str(state.job_id) for state in job_states(project.results)}
+    assert run_main(project.root, "status", "--cancel").count(f"cancelled job {job_id} (running until now)") == 2
+    wait_for(lambda: not node.run("squeue", "-h"), "the job to be gone")
+    assert not any(is_alive(pid) for pid in pids)
+    beats = [read_heartbeat(one.heartbeat) for one in project.results.job_folders()]
+    assert [beat.state for beat in beats if beat] == ["stopped"] * 2
+    assert "Restarts=0" in node.run("scontrol", "show", "job", job_id)

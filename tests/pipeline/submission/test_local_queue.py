@@ -35,7 +35,7 @@ def queue_of(folder: JobFolder) -> int:
 
 def at_the_gate(project: BehavingProject, *later: str) -> list[JobFolder]:
     """Submit a job that waits at the gate, and one that waits for the queue for each of the modes `later`."""
-    plans = [project.plan("gated"), *(project.plan(mode, use_case=2 + place) for place, mode in enumerate(later))]
+    plans = [project.plan(mode, use_case=1 + place, explain=False) for place, mode in enumerate(("gated", *later))]
     folders = project.submit(*plans, executor="local")
     wait_until(project.pid.exists, "the job runs", project.results.local_queue_log.read_text, quiet_s=20.0)
     return folders
@@ -51,7 +51,7 @@ def test_jobs_of_two_submissions_run_one_after_the_other(
     folders = at_the_gate(project, "well")
     (project.root / "slurm_scripts/torch_mnist_2.sh").write_text("#!/bin/bash\nexit 3\n")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    folders += project.submit(project.plan("slow", use_case=3), executor="local")
+    folders += project.submit(project.plan("slow", use_case=3, explain=False), executor="local")
     assert len({queue_of(folder) for folder in folders}) == 2
     assert [state.state for state in job_states(project.results, folders)] == ["running", "queued", "queued"]
     project.gate.touch()
@@ -116,7 +116,7 @@ def test_a_killed_queue_is_told_from_a_running_one(project: BehavingProject) -> 
     wait_until(lambda: not is_local_queue(queue_of(first), first), "the queue is gone")
     running, waiting = job_states(project.results, [first, second])
     assert (waiting.state, waiting.reason) == ("lost", f"its queue (process {queue_of(second)}) is gone")
-    assert project.submit(project.plan("gated"), executor="local") == [first]  # not submitted again
+    assert project.submit(project.plan("gated", explain=False), executor="local") == [first]  # not submitted again
     assert running.state == "running" and running.heartbeat is not None
     assert cancel(project.results) == 0
     pid = running.heartbeat.pid
