@@ -211,7 +211,7 @@ MUTATIONS = [
         symbol="pipeline.report.compare:_comparison",
         old='if judgements[replicate].state == "passed"]',
         new="]",
-        test="tests/pipeline/report/test_compare.py::test_a_pair_that_the_gate_did_not_pass_has_no_ratio_and_says_why",
+        test="tests/pipeline/report/test_compare.py::test_one_failed_replicate_fails_the_row_and_an_unchecked_one_is_left_out",
     ),
     # The ratio.
     Mutation(

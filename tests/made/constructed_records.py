@@ -311,7 +311,7 @@ def quantities() -> Iterator[Record]:
         yield from (full(*side, replicate) for replicate in range(4))
     # PyTorch compiles 10 s longer, and saves 1/1000 - 1/2000 s of a sample: 20,000 samples, which take it 10 s.
     for framework, mode, speed, seconds in (("jax", "step.jit", 1000, 2.0), ("torch", "step.eager", 2000, 12.0)):
-        for one in replicated(framework, mode, *[speed] * 4, batch_size=2):  # type: ignore[arg-type]
+        for one in replicated(framework, mode, *[speed] * 4, batch_size=2):
             yield with_result(one, compile_time_s=seconds)
     missing = with_result(record("jax", "scan.jit", batch_size=2), blocks_alone_absent="failed: rank 1 on n2: killed")
     yield with_result(missing, memory=Memory(absent="no GPU"), energy=Energy(absent="no driver"))

@@ -141,6 +141,8 @@ def test_a_pair_that_the_gate_did_not_pass_has_no_ratio_and_says_why(state: Any,
     (row,) = section.rows
     assert row.ratio is None and tally([row]).without_ratio == 1
     assert row.why_no_ratio == f"parity {state}: conv2.kernel differs by 3e-2"
+    line = csv_lines([section])[0]
+    assert (line["parity"], line["ratio_jax_over_torch"], line["verdict"]) == (state, "", "")
     for output in reported(Results(root=tmp_path), *pair(), judge=judge):
         assert "conv2.kernel differs by 3e-2" in output and "1.50" not in output
 
