@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.paths import Results
-from harness.plan import JobPlan
 from harness.results.record import Record
-from pipeline.report.command import ReportOptions, print_summary, report_command
+from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import Judge, Section, sections
 from pipeline.report.page import page_html
-from pipeline.report.tables import modes_table
 from pipeline.report.terminal import print_answers
 from tests.made.report_records import passed, plain, save, text
 
@@ -25,11 +23,6 @@ def answers_of(compared: Sequence[Section], width: int = UNBROKEN) -> str:
     return text(console)
 
 
-def modes_of(section: Section) -> dict[str, list[str]]:
-    """The cells of each mode in the page's table of modes, without the first, by the mode."""
-    return {line.cells[0]: list(line.cells[1:]) for line in modes_table(section).lines if not line.is_group}
-
-
 def page_of(records: Sequence[Record], refused: Sequence[str] = ()) -> str:
     return page_html(sections(records, passed), records, refused, Path("results"))
 
@@ -41,10 +34,3 @@ def reported(results: Results, *records: Record, judge: Judge = passed, **option
     console = plain(UNBROKEN)
     assert report_command(results, ReportOptions(figures=False, **options), console, judge) == 0
     return text(console), (results.report / "report.html").read_text(encoding="utf-8")
-
-
-def summary_of(results: Results, plans: list[JobPlan], width: int = 80) -> str:
-    """What `--wait` ends with."""
-    console = plain(width)
-    print_summary(results, plans, console, passed)
-    return text(console)

@@ -7,11 +7,10 @@ import pytest
 
 from harness.paths import Results
 from harness.results.record import Record
-from pipeline.report.answer import answer_of, groups_of
 from pipeline.report.compare import sections
 from pipeline.report.readme import published_part
 from pipeline.watching.ratios import RatiosSoFar
-from tests.made.report_records import CPU, csv_lines, pair, passed, plan, row_of, save, section_of, with_result
+from tests.made.report_records import CPU, csv_lines, pair, passed, plan, row_of, save, with_result
 from tests.pipeline.report.shown import answers_of, page_of, reported
 
 ENVIRONMENT = CPU | {"cpu": {"model": "Xeon", "affinity": [0, 1]}}
@@ -29,19 +28,6 @@ def busy(*, replicates: int = 4, quiet: tuple[int, ...] = (), **changes: object)
         else one
         for one in found
     ]
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_an_answer_names_no_side(*, quick: bool) -> None:
-    section = section_of(busy(replicates=1 if quick else 4, quick=quick))
-    (row,) = section.rows
-    found = answer_of(section, row)
-    assert (found.outcome, found.sentence, found.speeds) == ("open", WORDS, SPEEDS)
-    assert (found.ratio, found.interval, found.faster, found.why, found.rests_on) == (None, None, None, "", "")
-    assert found.doubt == "measure again when the machine is quiet: the same command with --force"
-    assert (row.ratio, row.why_no_ratio) == (None, WORDS)
-    [group] = groups_of([section])
-    assert group.headline == f"On CPU: Xeon: Train a small CNN: {WORDS}"
 
 
 def test_no_place_has_a_factor(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import math
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,15 +17,12 @@ from pipeline.report.calibration import (
     A_A,
     DOCS,
     PART_OF_DOCS,
-    Answer,
     Round,
-    Row,
     calibrated_devices,
     calibrations_of,
     describe,
     judge,
     most_pairs,
-    perfect,
     published_text,
     rows_of,
     spread,
@@ -146,8 +142,6 @@ def test_pairs_in_turns_are_a_calibration_of_their_own() -> None:
     for row in (*one.rows.values(), *other.rows.values()):
         assert row.ratio == pytest.approx(row.true_ratio)
         assert (row.shares["right"], row.pairs) == (1.0, 4)
-    assert "(cnn-b256-fp32-step.eager, sample data), interleaved, on 2 CPUs" in describe([other])
-    assert "interleaved" not in describe([one])
     (lost,) = calibrations_of(pairs_in_turns(4, slower_2_percent_in_turns_1="alone"))
     assert lost.rounds == 3
 
@@ -168,25 +162,6 @@ def blind_records(rounds: int) -> list[Record]:
     blind = [process(n, "slower_2_percent", throughput=1000 * (1 + n / 100), **changes) for n in range(rounds)]
     others = processes(rounds, day="2026-11-22")
     return [one for one in others if one.measurement.variant.planted != "slower_2_percent"] + blind
-
-
-def test_description_says_where_how_much_and_with_which_flags() -> None:
-    flags: list[dict[str, str]] = [{"too_few_latency_calls": ""}] * 13
-    flags += [{"short_blocks": "", "throttled": ""}, {"short_blocks": ""}, {}]
-    made = [one.model_copy(update={"flags": its}) for one, its in zip(processes(4), flags, strict=True)]
-    told, (low, high) = describe(calibrations_of(made)), perfect(4)
-    assert low == 0 and 0.05 < high < 0.5  # around the 5 % of the design; trials of few rounds are nearly one
-    assert told.startswith(
-        "**torch**, mnist, use case 1 (cnn-b256-fp32-step.eager, sample data), on 2 CPUs (A CPU), with torch 2.15.0 "
-        "and Python 3.11.7. 4 rounds from 2026-11-21; load average 0.2 to 0.2. Two unslowed processes of a round "
-        "differ by 0.00 % (root mean square). Flags: short_blocks in 2 of 16 processes, throttled in 1. Of "
-        f"at most 4 pairs: from 4 rounds, a perfect instrument shows {low * 100:.1f} % to {high * 100:.1f} % wrong in "
-        "A/A.\n\n| planted |"
-    )
-    assert "| +5 % | 100.0 % | 0.0 % | 0.0 % | 1.0500 | -0.00 % | 4.0 | 8.0 |" in told  # a process is a minute
-    assert "no complete round yet" in describe(calibrations_of(processes(1)[:1]))
-    assert "The table needs 4 complete rounds" in describe([calibration(3)])
-    assert "A quick run: not a result to quote" in describe([calibration(4, quick=True)])
 
 
 def test_docs_have_the_tables_of_the_published_calibrations() -> None:
@@ -213,17 +188,6 @@ def test_how_far_verdicts_can_be_trusted_in_words() -> None:
         "(PyTorch); a true difference of 5 % was found in 100.0 % (PyTorch). Flags of PyTorch then: throttled in 4 of "
         "16 processes."
     ]
-    shares: dict[str, dict[Answer, float]] = {A_A: {"wrong": 0.01}, "slower_2_percent": {"right": 0.206}}
-    rows = {name: Row(name, found, ratio=1.0, pairs=4.0) for name, found in shares.items()}
-    of_jax: Any = SimpleNamespace(framework="jax", is_interleaved=True, quick=False, rows=rows, rounds=20, flags="")
-    of_jax.day = "2026-11-25"
-    in_turns, _ = trust_sentences([of_jax, calibration(4), *blind])
-    assert in_turns == (
-        "Measured on this device, in turns, 20 rounds from 2026-11-25, within 12 pairs: of two equal programs, a side "
-        "was named in 1.0 % (JAX) of trials; a true difference of 2 % was found in 20.6 % (JAX)."
-    )
-    of_torch: Any = SimpleNamespace(**vars(of_jax) | {"framework": "torch"})
-    assert "a side was named in 1.0 % (both) of trials" in trust_sentences([of_jax, of_torch])[0]
     for none in ([], [calibration(4, quick=True)], [calibration(3)]):
         assert trust_sentences(none)[0].startswith("Not calibrated on this device: `python main.py calibrate`")
 

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,41 +14,41 @@ from xml.etree import ElementTree
 import pytest
 
 from harness.paths import Results
-from harness.results.record import Record
-from pipeline.report.charts import PAGE, PRINT, specification
+from pipeline.report.charts import PRINT, specification
 from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import sections
-from pipeline.report.environments import environments_table
 from pipeline.report.figures import section_charts
 from pipeline.report.files import latex_tables, section_names
-from pipeline.report.table import LONGEST_TABULAR, latex_escaped
+from pipeline.report.table import LONGEST_TABULAR, Line, Table, group, latex, latex_escaped, markdown, numbers, texts
+from tests.made.constructed_records import sweep, trained
 from tests.made.explained_records import launch_bound_pair
 from tests.made.patience import patience
 from tests.made.report_records import A100, CELL, H200, csv_lines, passed, plain, record, save, section_of, text
 from tests.pipeline.report.shown import page_of, reported
-from tests.pipeline.report.test_tables import full, sweep
 from tests.pipeline.report.test_why import PEAKS
 
 NASTY = r"a<b>&\_{}%$#^~|--\"é中</script><!--"
-TWO = CELL.model_copy(update={"use_case": 2, "devices": 2})
 STRANGE = CELL.model_copy(update={"benchmark": NASTY, "use_case": 9, "use_case_name": NASTY})
 
 
-def records(replicates: int = 4, **changes: Any) -> list[Record]:
-    speeds: list[Any] = [("jax", "step.jit", 3000), ("jax", "scan.jit", 2500)]
-    speeds += [("torch", "step.eager", 1000), ("torch", "step.compiled", 2000)]
-    return [
-        full(framework, mode, speed * size / 100, number, batch_size=size, **{"model": "cnn", "cell": CELL} | changes)
-        for framework, mode, speed in speeds
-        for size in (100, 200)
-        for number in range(replicates)
-    ]
-
-
-def test_text_is_escaped_for_latex() -> None:
+def test_text_is_escaped_for_latex_and_markdown() -> None:
     expected = {"a_b & 5 %": r"a\_b \& 5 \%", r"\input{x}": r"\textbackslash{}input\{x\}", "one\ntwo": "one two"}
     expected |= {"$#^~": r"\$\#\textasciicircum{}\textasciitilde{}", "Müller 中": "Muller ?", "a--b": "a-{}-{}b"}
     assert {text: latex_escaped(text) for text in expected} == expected
+    table = Table(
+        name="x",
+        title="Modes [all]",
+        caption="Medians.",
+        columns=[*texts("mode"), *numbers("samples/s")],
+        lines=[group("cnn_1"), Line(["JAX a|b", "3,000"], "jax"), Line(["PyTorch", "2 %"], "torch", is_pale=True)],
+        notes=["None of a_b."],
+    )
+    of_latex = latex(table, ["where"])
+    assert r"\multicolumn{2}{l}{\textbf{cnn\_1}} \\" in of_latex and r"PyTorch & 2 \% \\" in of_latex
+    assert r"None of a\_b." in of_latex and of_latex.startswith("% where")
+    assert markdown(replace(table, lines=table.lines[1:])) == (
+        "| mode | samples/s |\n| --- | --- |\n| JAX a/b | 3,000 |\n| PyTorch | 2 % |\n\nMedians. None of a_b."
+    )
 
 
 @pytest.mark.latex
@@ -58,8 +59,8 @@ def test_every_table_compiles(tmp_path: Path) -> None:
         pytest.skip("there is no pdflatex (Debian: texlive-latex-base and texlive-latex-recommended)")
     timed = {"phases": {NASTY: [0.001, 0.002], "zero_gradients": [0.001]}}
     long = [record("jax", "step.jit", batch_size=size) for size in range(1, LONGEST_TABULAR + 20)]
-    others = [*records(environment=A100, details=timed), *records(cell=STRANGE), *records(quick=True)]
-    compared = sections([*records(), *others, *long], passed)
+    others = [*trained(environment=A100, details=timed), *trained(cell=STRANGE), *trained(quick=True)]
+    compared = sections([*trained(), *others, *long], passed)
     tables = latex_tables(compared)
     assert {"overview", "mnist-1-train-nvidia-h200-answers"} < tables.keys()
     assert "mnist-1-train-nvidia-a100-phases" in tables and "mnist-1-train-nvidia-h200-phases" not in tables
@@ -77,12 +78,11 @@ def test_every_table_compiles(tmp_path: Path) -> None:
     assert (tmp_path / "all.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_every_chart_is_drawn_and_the_frameworks_look_the_same_everywhere() -> None:
+def test_every_chart_is_drawn() -> None:
     import vl_convert
 
-    bound = sections(launch_bound_pair(), passed, PEAKS)
-    others = sections([*records(), *sweep()], passed)
-    charts = [chart for section in others + bound for chart in section_charts(section)]
+    compared = [*sections(launch_bound_pair(), passed, PEAKS), *sections([*trained(), *sweep()], passed)]
+    charts = [chart for section in compared for chart in section_charts(section)]
     over = ("throughput_over_batch_size", "throughput_over_models")
     assert {chart.name for chart in charts} == {"ratio", "learning_accuracy", *over, "time_by_class", "roofline"}
     for chart in charts:
@@ -90,27 +90,6 @@ def test_every_chart_is_drawn_and_the_frameworks_look_the_same_everywhere() -> N
         assert ElementTree.fromstring(svg).tag.endswith("svg")
         assert svg.count('role="graphics-symbol"') >= len(chart.points) or chart.name == "roofline"
         assert "var(" not in svg and "NaN" not in svg, chart.name
-        of_page = json.dumps(specification(chart, PAGE))
-        if '"color": {"field": "framework"' in of_page:
-            assert '"category": ["var(--jax)", "var(--torch)", "var(--text)", "var(--muted)"]' in of_page
-            assert '"domain": ["JAX", "PyTorch"]' in of_page
-
-
-def test_the_data_of_the_charts() -> None:
-    section = section_of([one for one in records() if one.measurement.variant.batch_size == 100])
-    data = {chart.name: chart.points for chart in section_charts(section)}
-    (ratio,) = data["ratio"]
-    assert (ratio["ratio"], ratio["verdict"], ratio["words"]) == (1.5, "JAX faster", "JAX, 1.50 ×")
-    curve = [(p["epoch"], p["time_s"], p["metric"]) for p in data["learning_accuracy"] if p["framework"] == "PyTorch"]
-    assert curve == [(1, 2.0, 0.5), (2, 4.0, 0.75)]
-    assert "throughput_over_batch_size" not in data  # one batch size makes no line
-
-
-def test_the_learning_curve_is_that_of_the_tasks_metric() -> None:
-    html = page_of(records(cell=CELL.model_copy(update={"benchmark": "text"})))
-    assert "Test perplexity over training time" in html and "learning_perplexity" in html
-    assert "test perplexity</th>" in html and "time to perplexity, s</th>" in html
-    assert "accuracy" not in Page(html).text.replace("test accuracy, top 5", "")
 
 
 def test_file_names_of_sections_are_unique() -> None:
@@ -157,37 +136,18 @@ def test_nothing_in_a_record_can_break_the_page() -> None:
     environment = H200 | {"gpu": {"name": NASTY, "uuid": NASTY}, "packages": {NASTY: NASTY}, "node": NASTY}
     strange: dict[str, Any] = {"cell": STRANGE, "environment": environment}
     failed = record("jax", "scan.jit", outcome="failed", reason=NASTY, result=None, **strange)
-    html = page_of([*records(**strange), failed], [NASTY])
-    page = Page(html)
-    assert page.text.count(NASTY) >= 5
+    html = page_of([*trained(**strange), failed], [NASTY])
+    assert Page(html).text.count(NASTY) >= 5
     assert len(re.findall("<script", html)) - len(re.findall(r"<script", html.split("<script>")[1])) == 3
     data = re.search(r'<script type="application/json" id="charts">(.*?)</script>', html, re.DOTALL)
     charts = json.loads(data[1])
     assert {point["place"] for point in charts["data"]["s0"]["ratio"][1]} == {"cnn-b100-fp32", "cnn-b200-fp32"}
-
-
-def test_a_page_of_nothing_but_failures() -> None:
-    failed = record("jax", "step.jit", outcome="out_of_memory", reason="tried to allocate 9 GiB", result=None)
-    page = Page(page_of([failed], ["x.json: schema version 99; this code reads 1."]))
-    assert "JAX cnn-b100-fp32-step.jit: out of memory: tried to allocate 9 GiB" in page.text
-    assert "x.json: schema version 99" in page.text
-
-
-def test_environments_are_told_once_for_all_records_of_the_same() -> None:
-    here = H200 | {"python": "3.11.1", "packages": {"jax": "0.10.2", "numpy": "2.3"}, "node": "n1"}
-    lines = environments_table([*records(), record("jax", "step.jit", environment=here)]).lines
-    assert [line.cells for line in lines if line.is_group] == [
-        ["JAX of unknown version on NVIDIA H200: 16 records"],
-        ["JAX of unknown version on NVIDIA H200: 1 record"],
-        ["PyTorch of unknown version on NVIDIA H200: 16 records"],
-    ]
-    facts = [line.cells for line in lines]
-    assert ["nodes", "n1"] in facts and ["packages", "jax 0.10.2, numpy 2.3"] in facts and ["Python", "3.11.1"] in facts
+    assert NASTY in Page(page_of([failed])).text  # of nothing but failures
 
 
 def test_the_report_writes_its_folder_anew(tmp_path: Path) -> None:
     results = Results(root=tmp_path)
-    for one in records(replicates=1):
+    for one in trained(replicates=1):
         save(one, results)
     stale = results.report / "figures" / "old.svg"
     stale.parent.mkdir(parents=True)
@@ -205,15 +165,6 @@ def test_the_report_writes_its_folder_anew(tmp_path: Path) -> None:
         "overview.tex",
         *(f"mnist-1-train-nvidia-h200-{name}.tex" for name in ("answers", "modes", "quantities", "sides")),
     }
-
-
-def test_a_folder_of_results_folders_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("east", "west"):
-        save(record("jax", "step.jit"), Results(root=tmp_path / "published" / name))
-    monkeypatch.chdir(tmp_path)
-    console = plain(200)
-    assert report_command(Results(root=tmp_path / "published"), ReportOptions(), console) == 1
-    assert text(console) == "Holds results folders: east, west. --results published/east\n"
 
 
 def test_a_spreadsheet_computes_nothing_of_a_record() -> None:

@@ -18,21 +18,17 @@ from harness.results.parity import ParityMetadata, ParityNumbers, key_of
 from harness.results.parity_file import read_parity, write_parity
 from harness.results.record import Evaluation, RankResult, Record, WeightsIdentity, read_record
 from pipeline.report import owner
+from pipeline.report.calibration import read_calibrations
 from pipeline.report.owner import Names, names_of, names_of_this_process, words_of_the_project
 from pipeline.report.publish import publish, publish_calibrations
-from tests.made.calibration_records import processes
+from tests.made import calibration_records
+from tests.made.calibration_records import process, processes
 from tests.made.explained_records import explanation
 from tests.made.report_records import CELL, CPU, pair, record, save, with_result
 
 HOST, SIBLING, DOMAIN = "lab-7", "lab-9", "chair.example.org"
-USER, ACCOUNT, CLUSTER, PARTITION, QOS, JOB = (
-    "alice",
-    "our-chair",
-    "deep-thought",
-    "chair-gpus",
-    "chair-high",
-    "night-of-alice",
-)
+USER, ACCOUNT, CLUSTER = "alice", "our-chair", "deep-thought"
+PARTITION, QOS, JOB = "chair-gpus", "chair-high", "night-of-alice"
 PUBLISHER, DESK = "carol", "desk-3"
 """Who publishes, and where: not who measured."""
 NAMES = (
@@ -104,12 +100,7 @@ def full_record(**changes: Any) -> Record:
     made = record(
         "jax", "step.jit", cell=cell, environment=ENVIRONMENT, outcome="failed", reason="It ended.", **changes
     )
-    explained = explanation(
-        {"aten::mm": (1, 1.0)},
-        step_ms=2.0,
-        on_device=False,
-        work_absent="no rule",
-    )
+    explained = explanation({"aten::mm": (1, 1.0)}, step_ms=2.0, on_device=False, work_absent="no rule")
     evaluation = Evaluation(shape=[2, 10], predictions="AAAAAA==", sha256="5e", test_metric_absent="weights are drawn")
     rank = {"rank": 1, "node": SIBLING, "gpu_uuids": ["GPU-1"], "gpu_names": ["NVIDIA H200"]}
     nothing = {"block_times_s": [], "call_times_s": [], "memory": {"absent": "a CPU"}, "energy": {"absent": "a CPU"}}
@@ -204,15 +195,8 @@ def test_no_name_that_is_injected_anywhere_is_published(tmp_path: Path) -> None:
     """In each text of a record, in open keys, in names of files, in parity numbers and device peaks."""
     results = Results(root=tmp_path / "results")
     whole, took = injected(full_record())
-    assert {place[-1] for place in took} >= {
-        "reason",
-        "noisy",
-        "absent",
-        "explanation_absent",
-        "source",
-        "tracer",
-        "name",
-    }
+    places = {"reason", "noisy", "absent", "explanation_absent", "source", "tracer", "name"}
+    assert {place[-1] for place in took} >= places
     assert len(took) > 40
     parity = f"parity-{CLUSTER}-1.npz"
     whole = whole.model_copy(update={"parity": parity})
@@ -228,17 +212,9 @@ def test_no_name_that_is_injected_anywhere_is_published(tmp_path: Path) -> None:
     )
     numbers = {f"gradients/{USER}": np.array([1.5])}
     write_parity(ParityNumbers(metadata=metadata, kept=numbers), path.with_name(parity))
-    write_device_peaks(
-        DevicePeaksRecord(
-            framework="jax",
-            started_at="",
-            ended_at="",
-            environment=whole.environment | {"said": SENTENCE},
-            peaks=[],
-            unsupported={"tf32": SENTENCE},
-        ),
-        results.device_peaks / f"{HOST}-jax.json",
-    )
+    peaks = {"started_at": "", "ended_at": "", "environment": whole.environment | {"said": SENTENCE}, "peaks": []}
+    of_device = DevicePeaksRecord(framework="jax", unsupported={"tf32": SENTENCE}, **peaks)
+    write_device_peaks(of_device, results.device_peaks / f"{HOST}-jax.json")
     shelf = publish(results, "two-gpus", tmp_path / "published")
     assert assert_nameless(shelf.root) == 3
     (published,) = shelf.records().rglob("*.json")
@@ -254,12 +230,20 @@ def test_no_name_that_is_injected_anywhere_is_published(tmp_path: Path) -> None:
 
 
 def test_no_name_that_is_injected_anywhere_is_published_of_calibrations(tmp_path: Path) -> None:
-    results = Results(root=tmp_path / "results")
-    for one in processes(1):
-        environment = ENVIRONMENT | {"said": SENTENCE}
-        save(one.model_copy(update={"environment": environment, "reason": SENTENCE, "outcome": "failed"}), results)
-    count = publish_calibrations(results, tmp_path / "published")
-    assert assert_nameless(tmp_path / "published") == count > 0
+    """Published once more, only what is new is copied; a quick calibration is none."""
+    results, published = Results(root=tmp_path / "results"), tmp_path / "published"
+    save(process(0, "unslowed_a", quick=True), results)
+    with pytest.raises(ProjectError, match="no record of a full calibration"):
+        publish_calibrations(results, published)
+    found = processes(3, environment=calibration_records.ENVIRONMENT | ENVIRONMENT | {"said": SENTENCE})
+    broken = process(3, "unslowed_a", environment=ENVIRONMENT, reason=SENTENCE, outcome="failed")
+    for ones, count in (([*found[:-1], broken], len(found)), (found[-1:], 1)):
+        for one in ones:
+            save(one, results)
+        assert publish_calibrations(results, published) == count
+    assert assert_nameless(published) == len(found) + 1
+    (one,), refused = read_calibrations([published / "calibration"])
+    assert one.rounds == 3 and not refused
 
 
 @pytest.mark.parametrize(
@@ -292,28 +276,44 @@ def test_shelf_named_after_a_host_or_a_user_is_refused(name: str, tmp_path: Path
 
 
 def test_what_is_published_is_published_again_byte_by_byte(tmp_path: Path) -> None:
-    """The records of this repository, and those of eleven nodes, whose numbers have one digit or two."""
+    """Of eleven nodes, whose numbers have one digit or two."""
     results = Results(root=tmp_path / "results")
     for number in range(11):
         save(record("jax", "step.jit", replicate=number, environment=ENVIRONMENT | {"node": f"lab-{number}"}), results)
     made = publish(results, "eleven", tmp_path / "once")
     nodes = {read_record(path).environment["node"] for path in made.records().rglob("*.json")}
     assert nodes == {f"node-{number}" for number in range(1, 12)}
-    for first in (made, Results(root=PUBLISHED / "cpu-2-cores")):
-        assert_same_files(first.root, publish(first, first.root.name, tmp_path / "twice").root)
-
-
-def test_published_calibrations_are_published_again_byte_by_byte(tmp_path: Path) -> None:
-    publish_calibrations(Results(root=PUBLISHED), tmp_path)
-    assert_same_files(PUBLISHED / "calibration", tmp_path / "calibration")
-
-
-def assert_same_files(one: Path, other: Path) -> None:
+    again = publish(made, "eleven", tmp_path / "twice")
     first, second = (
         {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        for folder in (one, other)
+        for folder in (made.root, again.root)
     )
     assert first == second and first
+
+
+def of_the_same_fields(before: Any, now: Any) -> Any:
+    """Return what stands in `before` under the names that `now` has, too."""
+    if isinstance(now, dict):
+        return {name: of_the_same_fields(before[name], value) for name, value in now.items()}
+    if isinstance(now, list) and len(now) == len(before):
+        return [of_the_same_fields(*both) for both in zip(before, now, strict=True)]
+    return before
+
+
+def test_nothing_in_the_published_records_of_the_repository_would_be_replaced_today(tmp_path: Path) -> None:
+    """They may have fields that records no longer have."""
+    publish(Results(root=PUBLISHED / "cpu-2-cores"), "cpu-2-cores", tmp_path)
+    publish_calibrations(Results(root=PUBLISHED), tmp_path)
+    for folder in ("cpu-2-cores", "calibration"):
+        paths = [path for path in (PUBLISHED / folder).rglob("*") if path.suffix in (".json", ".npz")]
+        assert paths
+        for path in paths:
+            again = tmp_path / path.relative_to(PUBLISHED)
+            if path.suffix == ".npz":
+                assert again.read_bytes() == path.read_bytes()
+                continue
+            before, now = (json.loads(one.read_text()) for one in (path, again))
+            assert of_the_same_fields(before, now) == now, path
 
 
 def names(*contents: Any, **own: str) -> Names:
@@ -324,25 +324,10 @@ def names(*contents: Any, **own: str) -> Names:
     ("text", "expected"),
     [
         # Words of errors, of figures, of kernels and of URLs stay.
-        *(
-            (text, text)
-            for text in (
-                "JAX / PyTorch",
-                "images/s",
-                "1/2",
-                "https://a.example/b/c",
-                "https://www.cs.toronto.edu/~kriz/cifar.html",
-                "any/jax_mnist_1",
-                "/",
-                "x//y",
-                "jit(step)/jit(main)/dot_general",
-                "void at::native::vectorized_elementwise_kernel<4, float>",
-                "2.14.1+cu130",
-                "10.3.9.90",
-                "node-1",
-                "(path):(path)",
-            )
-        ),
+        *((text, text) for text in ("JAX / PyTorch", "images/s", "1/2", "/", "x//y", "any/jax_mnist_1", "node-1")),
+        *((text, text) for text in ("https://a.example/b/c", "https://www.cs.toronto.edu/~kriz/cifar.html")),
+        *((text, text) for text in ("jit(step)/jit(main)/dot_general", "2.14.1+cu130", "10.3.9.90", "(path):(path)")),
+        ("void at::native::vectorized_elementwise_kernel<4, float>",) * 2,
         ("File '/opt/env/lib/a.py', line 3", "File '(path)', line 3"),
         ("~/runs/out.txt", "(path)"),
         ("~bob/x and ~bob/y/z", "(path) and (path)"),
@@ -385,20 +370,16 @@ def test_word_of_the_project_is_nobodys_name() -> None:
     }
 
 
-def test_predictions_that_look_like_a_path_stay() -> None:
-    """Base64 has slashes; the first class here is 255, of 1,000."""
+def test_predictions_that_look_like_a_path_stay_and_so_does_the_own_job_name() -> None:
+    """Base64 has slashes; the first class here is 255, of 1,000. A job is called as its folder begins; one that a user
+    has called otherwise is a name."""
     content = {"predictions": "/wA/al+/al/+"}
     known = names(al="(user)")
     assert known.cleaned(content) == content and not list(known.found_in(content))
     assert known.cleaned({"predictions": "as al says"}) == {"predictions": "as (user) says"}
-
-
-def test_own_job_name_stays() -> None:
-    """A job is called as its folder begins; one that a user has called otherwise is a name."""
-    content = {"job_name": "pair_mnist_1"}
     job = "pair_mnist_1-20261125T062912.236566Z-bcd4"
-    assert names_of([content], {}, [job]).replaced(job) == job
-    assert names_of([content], {}).replaced("of pair_mnist_1.") == "of (job)."
+    assert names_of([{"job_name": "pair_mnist_1"}], {}, [job]).replaced(job) == job
+    assert names_of([{"job_name": "pair_mnist_1"}], {}).replaced("of pair_mnist_1.") == "of (job)."
 
 
 def test_names_of_this_process_are_its_users_hosts_and_slurms(monkeypatch: pytest.MonkeyPatch) -> None:

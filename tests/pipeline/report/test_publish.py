@@ -18,49 +18,14 @@ from harness.results.parity_gate import ParityGate
 from harness.results.record import Record, read_record
 from main import main
 from pipeline.report import command
-from pipeline.report.calibration import read_calibrations
 from pipeline.report.command import ReportOptions, on_shelves, report_command
 from pipeline.report.compare import sections
 from pipeline.report.declared_models import PART_OF_README as PART_OF_MODELS
 from pipeline.report.declared_models import models_table
-from pipeline.report.publish import publish, publish_calibrations, shelves
+from pipeline.report.publish import publish, shelves
 from pipeline.report.reading import read_records
 from pipeline.report.readme import NOTHING, PART_OF_README, PICTURES, drawn_from, picture_svg, pictures, published_part
-from tests.made.calibration_records import process, processes
-from tests.made.report_records import CELL, CPU, H200, passed, plain, save, text
-from tests.made.report_records import pair as made_pair
-
-VERSIONS = {"jax": "0.10.2", "torch": "2.15.0"}
-
-
-def pair(**changes: Any) -> list[Record]:
-    """With the versions of both."""
-    found = []
-    for one in made_pair(**changes):
-        framework = one.environment["framework"] | {"version": VERSIONS[one.measurement.framework]}
-        found.append(one.model_copy(update={"environment": one.environment | {"framework": framework}}))
-    return found
-
-
-def test_the_part_of_the_readme() -> None:
-    """Full measurements only: real data before the sample, each with what its table rests on; quick runs never."""
-    cifar10 = CELL.model_copy(update={"benchmark": "cifar10"})
-    found = [*pair(data="sample", cell=cifar10), *pair(), *pair(quick=True, cell=cifar10)]
-    parts = published_part(sections(found, passed), found, "a").split("\n\n")
-    assert 'srcset="a/overview-dark.svg"' in parts[0] and 'src="a/overview.svg"' in parts[0]
-    assert parts[1].startswith("**On NVIDIA H200: Train a small CNN: JAX 1.50 × faster (1.50 to 1.50).** 8 records")
-    assert parts[1].endswith("JAX 0.10.2 and PyTorch 2.15.0; made by `python main.py report --update-readme`.")
-    assert parts[2].splitlines()[2] == (
-        "| Train a small CNN: mnist, batch 100, fp32 | JAX | 1.50 × (1.50 to 1.50) | 3,000 (step.jit) | "
-        "2,000 (step.compiled) | 2.5 / 2.5 s | 4 of at most 12 pairs |"
-    )
-    assert "Data: a small sample with the shapes of the real data set." in parts[4]
-    assert parts[5].splitlines()[2].startswith("| Train a small CNN: cifar10, batch 100, fp32 | JAX |")
-    assert published_part(sections(pair(quick=True), passed), pair(quick=True)) == NOTHING
-    online = pair()
-    for number, one in enumerate(online):
-        one.environment["wandb_url"] = f"https://w.example/lab/speed/runs/{number}"
-    assert "`. Their runs in W&B: <https://w.example/lab/speed>." in published_part(sections(online, passed), online)
+from tests.made.report_records import CPU, H200, pair, passed, plain, save, text
 
 
 def test_the_command_says_when_there_is_nothing(tmp_path: Path) -> None:
@@ -89,17 +54,10 @@ def test_the_table_in_the_readme_is_what_the_command_would_write() -> None:
         assert (published.root / name).read_text(encoding="utf-8").splitlines()[-1] == drawn_from(wanted), again
 
 
-def test_the_picture_has_each_ratio_of_the_tables_and_is_the_same_when_it_is_drawn_again() -> None:
-    """JAX 3,000 and PyTorch 2,000 samples/s: 1.5."""
-    drawn = pictures(sections([*pair(data="sample"), *pair(quick=True)], passed))
+def test_the_picture_is_the_same_when_it_is_drawn_again() -> None:
+    drawn = pictures(sections(pair(data="sample"), passed))
     assert list(drawn) == list(PICTURES) == ["overview.svg", "overview-dark.svg"]
-    shown = ("Train a small CNN | mnist, batch 100, fp32", 1.5, "JAX faster")
-    for wanted in drawn.values():
-        [point] = wanted["datasets"]["published"]
-        assert (point["place"], point["ratio"], point["verdict"]) == shown
     assert pictures(sections(pair(quick=True), passed)) == {}
-    [doubtful] = pictures(sections(pair(precision="default"), passed))["overview.svg"]["datasets"]["published"]
-    assert (doubtful["ratio"], doubtful["verdict"]) == (1.5, "undecided")  # as in the table
     wanted = drawn["overview.svg"]
     svg = picture_svg(wanted)
     assert svg == picture_svg(wanted)
@@ -109,10 +67,8 @@ def test_the_picture_has_each_ratio_of_the_tables_and_is_the_same_when_it_is_dra
 
 def test_a_model_has_a_line_with_its_size() -> None:
     lines = models_table().splitlines()
-    assert lines[0] == "| benchmark | model | kind | parameters | GMAC |"
     # torchvision's ResNet-50, less 900 of its 1,000 outputs with 2,048 weights and a bias each
     assert f"| imagenet100 | resnet50 | BatchNorm | {25_557_032 - 900 * 2_049:,} | 4.09 |" in lines
-    assert any(line.startswith("| synthetic | linear |  | 131,584 |") for line in lines)
     assert not any("not recorded" in line for line in lines), "every model declares its parameters"
 
 
@@ -128,12 +84,8 @@ def test_the_table_of_models_in_the_readme_is_that_of_the_declarations() -> None
 
 OWNER = {
     "node": "lab-7",
-    "hostname": "lab-7",
-    "interpreter": "/home/me/env/bin/python",
-    "kernel": "5.15.0-91-chair",
-    "platform": "Linux-5.15.0-91-chair-x86_64-with-glibc2.36",
-    "slurm": {"job_id": "12", "account": "our-chair", "partition": "gpu", "nodelist": "lab-7"},
-    "variables": {"XLA_FLAGS": "--xla_dump_to=/home/me/dump", "OMP_NUM_THREADS": "2"},
+    "slurm": {"job_id": "12", "account": "our-chair"},
+    "variables": {"XLA_FLAGS": "--xla_dump_to=/home/me/dump"},
     "wandb_url": "https://wandb.example/lab/speed/runs/1",
 }
 NUMBERS = {"outputs": np.array([1.0, 2.0])}
@@ -143,10 +95,6 @@ def of_owner(**changes: Any) -> list[Record]:
     """JAX is 1.5 times as fast, in four replicates."""
     found = pair(environment=CPU | OWNER, **changes)
     return [one.model_copy(update={"parity": f"parity-{one.measurement.framework}.npz"}) for one in found]
-
-
-def assert_of_nobody(path: Path) -> None:
-    assert not {word for word in ("lab-", "/home", "chair", "interpreter") if word in path.read_text()}
 
 
 @pytest.fixture
@@ -170,14 +118,11 @@ def test_full_records_are_copied_without_their_owner(results: Results, tmp_path:
     originals = {path.name: read_record(path) for path in results.records().rglob("*.json")}
     assert len(paths) == 8
     for path in paths:
-        assert_of_nobody(path)
         copy, original = read_record(path), originals[path.name]
         assert not copy.measurement.quick and copy.measurement.id == copy.measurement_id
         assert copy.result == original.result and copy.measurement == original.measurement
         assert copy.environment["node"] == "node-1"
-        assert copy.environment["slurm"] == {"job_id": "12"}
-        assert copy.environment["platform"] == "Linux-5.15.0-x86_64-with-glibc2.36"
-        assert copy.environment["variables"] == {"XLA_FLAGS": "--xla_dump_to=(path)", "OMP_NUM_THREADS": "2"}
+        assert copy.environment["variables"] == {"XLA_FLAGS": "--xla_dump_to=(path)"}
         assert copy.environment["wandb_url"] == OWNER["wandb_url"]
         parity = read_parity(path.with_name(str(copy.parity)))
         assert parity.metadata.environment == {"node": "node-1", "job": "jax_mnist_1"}
@@ -197,8 +142,6 @@ def test_peaks_of_the_same_devices_go_along(results: Results, tmp_path: Path) ->
     peaks = {path.name: read_device_peaks(path) for path in sorted(shelf.device_peaks.iterdir())}
     nodes = {name: one.environment["node"] for name, one in peaks.items()}
     assert nodes == {"jax-1.json": "node-1", "torch-1.json": "node-2"}
-    for path in shelf.device_peaks.iterdir():
-        assert_of_nobody(path)
 
 
 def test_what_cannot_be_published(results: Results, tmp_path: Path) -> None:
@@ -236,21 +179,3 @@ def test_one_command_publishes_and_fills_the_readme(
     assert "look before you commit it" in capsys.readouterr().out
     assert main(["report", "--update-readme"]) == 0
     assert readme.read_text() == text
-
-
-def test_calibrations_lie_in_one_folder_without_their_owner(tmp_path: Path) -> None:
-    """Published once more, only what is new is copied; a quick calibration is none."""
-    made, shelf = Results(root=tmp_path / "results"), tmp_path / "published"
-    made_there = [one.model_copy(update={"environment": one.environment | OWNER}) for one in processes(3)]
-    save(process(0, "unslowed_a", quick=True), made)
-    with pytest.raises(ProjectError, match="no record of a full calibration"):
-        publish_calibrations(made, shelf)
-    for one in made_there[:-1]:
-        save(one, made)
-    assert publish_calibrations(made, shelf) == len(made_there) - 1
-    save(made_there[-1], made)
-    assert publish_calibrations(made, shelf) == 1
-    for path in (shelf / "calibration").rglob("*.json"):
-        assert_of_nobody(path)
-    (published,), refused = read_calibrations([shelf / "calibration"])
-    assert (published.rounds, len(published.records)) == (3, len(made_there)) and not refused

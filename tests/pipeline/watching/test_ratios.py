@@ -7,8 +7,8 @@ import pytest
 
 from harness.paths import Results
 from harness.plan import Framework, Screening
-from harness.results.record import Record
 from pipeline.watching.ratios import RatiosSoFar
+from tests.made.constructed_records import as_screening
 from tests.made.report_records import CELL, passed, record, save
 from tests.made.report_records import plan as plan_of_modes
 
@@ -18,11 +18,6 @@ plan = partial(plan_of_modes, screening=Screening(always=()))
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
     return Results(root=tmp_path)
-
-
-def as_screening(one: Record) -> Record:
-    measurement = one.measurement.model_copy(update={"stage": "screening"})
-    return one.model_copy(update={"measurement": measurement, "measurement_id": measurement.id})
 
 
 def test_a_ratio_grows_and_says_what_it_rests_on(results: Results) -> None:
