@@ -8,6 +8,7 @@ by two, a round has a ratio for each condition, with a base of its own.
 """
 
 import math
+import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -170,7 +171,8 @@ def _round_one_by_one(found: Mapping[str, Record]) -> Round:
 
 def read_calibrations(folders: Iterable[Path]) -> tuple[list[Calibration], tuple[str, ...]]:
     """Those of all folders, oldest first, and a sentence about each file that is no record."""
-    paths = {path.resolve() for folder in folders for path in folder.rglob("*.json")}
+    # Unlike Path.resolve() of Python 3.11, realpath() takes a link that leads to itself.
+    paths = {Path(os.path.realpath(path)) for folder in folders for path in folder.rglob("*.json")}
     reading = read_records(sorted(paths), planted=True)
     return calibrations_of(reading.records), reading.refused
 

@@ -17,17 +17,11 @@ from harness.work.declared import use_case_names
 DOCS = REPOSITORY / "docs"
 OF_USE_CASES = [REPOSITORY / "harness" / "work" / "use_cases" / f"{name}.md" for name in use_case_names()]
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md")), *OF_USE_CASES]
-FIGURE = re.compile(r"\d[\d,.]*\s*k?\s*(?:samples|images|img|steps)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b", re.IGNORECASE)
 MADE_LATER = ("results", "data", "slurm_scripts", ".venv", "use_cases", "benchmarks")
 """First parts of paths that a run makes, or that mean both runners' folders."""
 OF_THE_RECIPE = ("fashion_mnist", "evaluate")
 OTHER_PROGRAMS = ("wandb ", "srun ", "sbatch")
 """Commands whose flags are not those of main.py. A flag behind `=` is the value of a variable, such as XLA_FLAGS."""
-WORDS_OF_README = {
-    *("matrix", "template", "Slurm scripts", "submitit", "W&B", "latency", "memory", "energy"),
-    *("`make test-fast`", "make test ", "make demo ", "make gpu-check", "Measured so far: this CPU", "## Non-goals"),
-}
-"""What a reader must find there, whatever else changes."""
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 
@@ -83,19 +77,6 @@ def repository_paths(text: str) -> set[str]:
     }
 
 
-def test_what_is_wrong_on_a_page_is_found() -> None:
-    text = """<!-- a -->\n| b |\n<!-- end of a -->\n\nWe make sense: `harness/nothing.py`, `results/x`, `a/b`.
-<!-- c:begin -->\n\n<!-- c:end -->\n
-    make tset   # wrong\n
-```sh\npython main.py --wiat   # no such flag\n```\nRun `python main.py report --csv x` or `make lint`: 21,700 samples/s
-"""
-    assert empty_parts(text) == ["<!-- c:begin -->\n\n<!-- c:end -->"]
-    assert sorted(commands(text)) == [["--wiat"], ["report", "--csv", "x"]]
-    assert make_targets(text) == {"tset", "lint"}
-    assert repository_paths(text) == {"harness/nothing.py"}
-    assert FIGURE.findall(text) == ["21,700 samples/s"]
-
-
 @every_page
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page.read_text())):
@@ -144,13 +125,8 @@ def test_every_target_path_and_module_exists(page: Path) -> None:
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
 
 
-def test_readme_is_short_and_has_the_words_of_the_pipeline() -> None:
+def test_readme_is_short() -> None:
+    """It has at most 800 words without the generated parts."""
     text = (REPOSITORY / "README.md").read_text()
-    assert {word for word in WORDS_OF_README if word not in text} == set()
     written = re.sub(r"<!-- (\w+):begin -->.*?<!-- \1:end -->", "", text, flags=re.DOTALL)
     assert len(written.split()) <= 800
-
-
-def test_readme_claims_no_speed() -> None:
-    """But in its table, which is made from records and has the unit in its head."""
-    assert FIGURE.findall((REPOSITORY / "README.md").read_text()) == []

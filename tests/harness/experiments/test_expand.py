@@ -9,7 +9,6 @@ from harness.errors import ConfigError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.model import Config
 from harness.plan import Pair, Screening
-from main import main
 from tests.made.config_text import MINIMAL, PRETRAINED, changed, config_of
 
 
@@ -103,20 +102,6 @@ def test_cell_that_takes_more_gpus_than_its_nodes_have_is_refused_and_no_other(t
     assert names(on_two, Selection(gpus=("a100",), frameworks=("jax",))) == ["a100/jax_mnist_1_x8"]
 
 
-@pytest.mark.parametrize(
-    ("selection", "message"),
-    [
-        (Selection(gpus=("a10",)), "--gpu a10: not defined in {file}; valid: any, a100; did you mean a100?"),
-        (Selection(benchmarks=("mnist", "text")), "--benchmark text: not defined in {file}; valid: mnist, cifar10"),
-        (Selection(use_cases=(2,)), "--use_case 2: not defined in {file}; valid: 1, 3"),
-        (Selection(frameworks=("pytorch",)), "--framework pytorch: no such framework; valid: jax, torch; did you"),
-    ],
-)
-def test_unknown_names(config: Config, selection: Selection, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{message.format(file=config.file)}"):
-        expand(config, selection)
-
-
 def test_a_screening_where_there_is_a_choice(config: Config) -> None:
     """The headline and the plain loops go on whatever it finds. JAX has one mode here, a quick run one replicate."""
     (pair,) = expand(config, Selection(use_cases=(3,)))
@@ -171,14 +156,3 @@ def test_the_sample_has_no_classes_of_imagenet_so_weights_are_drawn(tmp_path: Pa
     for (benchmark, data), expected in weights.items():
         (pair,) = expand(config, Selection(benchmarks=(benchmark,), use_cases=(5,), data=data))
         assert {one.settings["weights"] for job in pair.jobs for one in job.measurements()} == {expected}
-
-
-def test_a_run_that_draws_weights_instead_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config_of(PRETRAINED, tmp_path)
-    flags = ["--config", str(tmp_path / "experiments.yaml"), "--results", str(tmp_path / "results"), "--dry-run"]
-    flags += ["--benchmark", "imagenet100", "--benchmark", "cifar10", "--use_case", "5"]
-    assert main([*flags, "--data", "sample"]) == 0
-    output = capsys.readouterr().out
-    assert "any/imagenet100_5: weights are drawn, not pretrained: the sample has no classes of ImageNet\n" in output
-    assert output.count("weights are drawn") == 1
-    assert main(flags) == 0 and "weights are drawn" not in capsys.readouterr().out

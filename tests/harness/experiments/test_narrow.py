@@ -94,15 +94,6 @@ def test_formulations_and_runs(words: str, jax: list[str], torch: list[str], con
     assert narrowed(config, f"{axes} {words}", use_cases=(3,)) == expected
 
 
-def test_a_framework_without_a_named_mode_has_one_that_can_be_compared(tmp_path: Path) -> None:
-    """Here scan.jit: step.jit would be compared with nothing."""
-    config = config_of(MINIMAL.replace("{jax: [step], torch", "{jax: [step, scan], torch"), tmp_path)
-    assert narrowed(config, "--model cnn --execution_mode epoch.compiled_graph") == {
-        "any/jax_cifar10_1": ["cnn-b64-fp32-scan.jit"],
-        "any/torch_cifar10_1": ["cnn-b64-fp32-epoch.compiled_graph"],
-    }
-
-
 def test_cells_that_have_nothing_of_it_are_left_out(config: Config) -> None:
     everything = {"benchmarks": ("mnist", "cifar10"), "use_cases": (1, 3), "frameworks": ("torch",)}
     assert list(narrowed(config, "--model resnet18", **everything)) == ["any/torch_cifar10_1"]
@@ -126,83 +117,10 @@ def test_settings_of_the_use_case_the_protocol_and_the_sizes(tmp_path: Path) -> 
         expanded(config, "--set image_size=65", **selection)
 
 
-# Words, then a use case and the frameworks that are selected; below them what the message has in it, piece by piece.
-MISTAKES = """
---model resnet19 | 1
---model resnet19: no model of cifar10; valid: cnn, resnet18; did you mean resnet18?
---precision fp23 | 1
---precision fp23: no such precision; valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?
---precision float32 | 1
---precision float32: no such precision; valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?
---precision fp8 | 1
---precision fp8: no such precision; valid: fp64, fp32, tf32, bf16, fp16, default; fp8 is not supported
---precision fp16 | 1
---precision fp16: not for train: gradients below 6e-8 are zero in fp16, so
---execution_mode vmap.jit | 1
---execution_mode vmap.jit: no such name in train; valid: step.jit,
---execution_mode step.jit | 1 torch
---execution_mode step.jit: only jax has it, and only torch is selected; valid: step.eager,
---formulation loop --run compiled | 3
---formulation loop --run compiled: no mode of per_sample_gradients has all of that
---option outputs=full | 3
---option outputs: not an option of per_sample_gradients; valid: output; did you mean output?
---option epochs=3 | 1
---option epochs=3: it is a setting, not an option: --set epochs=3
---option output=ful | 3
-did you mean full?
---set epoch=3 | 1
-did you mean epochs?
---set output=full | 3
---set output=full: it is an option, not a setting: --option output=full
---set replicates=7 | 1
---set replicates=7: 7 replicates are no design: a ratio is looked at after 4,
---set learning_rate=1e999 | 1
---set learning_rate=inf: too large for a number
---set epochs=2 --set epochs=3 | 1
---set epochs: given twice
---set paring=together | 1
-did you mean pairing?
---set pairing=together | 1
---set pairing: only `main.py` and `main.py calibrate` take it; a job by hand takes --interleaved
---execution_mode loop.eager --batch_size 32 | 3
-torch with all of --batch_size 32 --execution_mode loop.eager: * 8 + 4, without --execution_mode there would be 4 + 4.
---model resnet18 | 3
-has no variant for jax and torch with all of --model resnet18: BatchNorm mixes * Without --model there would be 8 + 12.
---batch_size 63 | 2
---batch_size 63: must be divisible by 2
---devices 3 --model cnn | 2
---batch global: cifar10_2, cnn: 64 samples cannot be split among 3 devices; name multiples
---devices 2 | 3
-has no use case per_sample_gradients on several devices; leave 3 out
-""".strip().splitlines()
-
-
-@pytest.mark.parametrize(("asked", "complaint"), [*zip(MISTAKES[::2], MISTAKES[1::2], strict=True)])
-def test_what_is_wrong_with_a_flag(asked: str, complaint: str, config: Config) -> None:
-    words, _, selected = asked.partition(" | ")
-    use_case, *frameworks = selected.split()
-    with pytest.raises(ConfigError) as caught:
-        narrowed(config, words, use_cases=(int(use_case),), frameworks=tuple(frameworks))
-    assert all(piece in str(caught.value) for piece in complaint.split(" * "))
-
-
 def test_the_pairing_is_taken_out_of_the_settings() -> None:
     arguments = argparse.Namespace(set=[("epochs", "2"), ("pairing", "together"), ("pairing", "together")])
     assert (take_pairing(arguments), arguments.set) == ("together", [("epochs", "2")])
     assert (take_pairing(arguments), take_pairing(argparse.Namespace(set=None))) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("values", "complaint"),
-    [
-        (["turns"], "--set pairing=turns: valid: auto, together, interleaved"),
-        (["together", "auto"], "--set pairing: given twice, with different values; one run has one"),
-    ],
-)
-def test_what_is_wrong_with_a_pairing(values: list[str], complaint: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        take_pairing(argparse.Namespace(set=[("pairing", value) for value in values]))
-    assert str(caught.value) == complaint
 
 
 def test_a_precision_concerns_the_cells_that_take_it(tmp_path: Path) -> None:
@@ -225,13 +143,6 @@ def test_an_option_that_the_file_leaves_out(config: Config) -> None:
     pairs = expand(config, sharded)
     assert [variant.key for variant in pairs[0].jobs[0].variants] == ["cnn-b64-fp32-sharded-step.jit"]
     assert baselines(config, pairs, sharded) == []
-
-
-def test_baselines_of_a_batch_that_is_not_in_the_file(config: Config) -> None:
-    words = "--batch_size 20 --model cnn --execution_mode step.eager --precision bf16"
-    selection = asked_for(words, use_cases=(2,), frameworks=("torch",))
-    (alone,) = baselines(config, expand(config, selection), selection)
-    assert [variant.key for variant in alone.jobs[0].variants] == ["cnn-b10-bf16-step.eager", "cnn-b20-bf16-step.eager"]
 
 
 def cells_of(config: Config, words: str, **selection: Any) -> dict[str, tuple[int, int, set[int]]]:

@@ -2,11 +2,9 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from harness.errors import ConfigError
 from harness.experiments.expand import Selection
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
@@ -98,11 +96,6 @@ def test_flags_choose_its_cells_and_replace_its_axes(config: Config) -> None:
     assert list(variants(config, "headline", only_one_has_it)) == ["any/jax_cifar10_1", "any/torch_cifar10_1"]
 
 
-def test_a_quick_one_of_sample_data(config: Config) -> None:
-    found = [(pair.cell.use_case, job.quick, job.data) for pair in pairs_of(config, "short") for job in pair.jobs]
-    assert found == [(1, True, "sample")] * 2 + [(3, True, "sample")] * 2
-
-
 def test_the_headline_is_what_a_command_without_cells_means(config: Config, tmp_path: Path) -> None:
     of_mnist = Selection(benchmarks=("mnist",))
     assert preset_of(config, None, Selection(gpus=("a100",), frameworks=("jax",))) == "headline"
@@ -110,28 +103,6 @@ def test_the_headline_is_what_a_command_without_cells_means(config: Config, tmp_
         assert preset_of(config, None, cells) is None
     assert preset_of(config, "short", of_mnist) == "short"
     assert preset_of(config_of(MINIMAL, tmp_path), None, Selection()) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "model", "of_cells", "complaint"),
-    [
-        ("headlin", "cnn", {}, "--preset headlin: not defined in experiments.yaml; valid: headline, short; did you"),
-        ("short", "cnn", {"benchmarks": ("cifar10",)}, "has none of the cells asked for; it has mnist_1, mnist_3"),
-        ("short", "cnn", {"benchmarks": ("minst",)}, "valid: mnist, cifar10; did you mean mnist?"),
-        ("headline", "resnet81", {}, "--model resnet81: no model of mnist, cifar10; "),
-        ("headline", "resnet18", {"use_cases": (3,)}, "no cell of the preset headline has all of --model "),
-    ],
-)
-def test_what_is_wrong(name: str, model: str, of_cells: dict[str, Any], complaint: str, config: Config) -> None:
-    asked = Selection(narrowing=Narrowing(models=(model,)), **of_cells)
-    with pytest.raises(ConfigError, match=complaint):
-        expand_preset(config, str(preset_of(config, name, asked)), asked)
-
-
-def test_how_much_is_left_out(config: Config) -> None:
-    """All: mnist and cifar10 in use case 1: (1 + 2) x 1 x 3 modes; in use case 3: 2 x (8 of JAX + 12 of PyTorch), whose
-    preset's have a batch size and an output that are not among them."""
-    assert left_out(config, pairs_of(config, "headline"), quick=False) == (8, 3 * 3 + 2 * 20)
 
 
 def test_the_headline_has_every_use_case_and_the_same_two_sides(own: Config) -> None:

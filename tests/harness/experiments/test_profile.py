@@ -58,30 +58,16 @@ def test_a_profile_is_laid_over_key_by_key(clusters: Path) -> None:
     assert (config.profile, config.site_file) == ("here", "clusters/here.yaml")
 
 
-# Of SITE, what is replaced -> by what, and below it the line that must come back.
-MISTAKES = """
-? qos: short -> qoss: short
-here.yaml:4:3: cluster.qoss: unknown key; valid:
-? [a100, l40] -> [a100, l4]
-here.yaml:10:23: matrix.gpus[1]: l4: not defined; valid: any, a100, l40; did you mean l40?
-? data_dir: /scratch/data -> measurement: {seed: 1}
-here.yaml:1:1: measurement: a profile says where measurements run, not what they are; valid: data_dir,
-? gpus: [a100, l40] -> use_cases: [3]
-here.yaml:10:10: matrix.use_cases: a profile says where measurements run, not what they are; valid: gpus
-? pairing: together -> pairing: [
-here.yaml:4:6: not valid YAML:
-"""
-
-
-@pytest.mark.parametrize("mistake", MISTAKES.split("\n? ")[1:], ids=lambda mistake: mistake.splitlines()[0])
-def test_a_mistake_is_told_with_the_profiles_line(mistake: str, clusters: Path) -> None:
-    change, expected = mistake.splitlines()
-    old, new = change.split(" -> ")
-    assert SITE.count(old) == 1
-    with pytest.raises(ConfigError) as caught:
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("qos: short", "qoss: short", "4:3: cluster.qoss: unknown key; valid:"),
+        ("pairing: together", "measurement: {}", "2:1: measurement: a profile says where measurements run, not what"),
+    ],
+)
+def test_a_mistake_is_named_with_the_profiles_line(old: str, new: str, message: str, clusters: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^clusters/here.yaml:{message}"):
         laid(SITE.replace(old, new), clusters)
-    first, *_ = str(caught.value).splitlines()
-    assert first.startswith(f"clusters/{expected}")
 
 
 def test_which_profile(clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:

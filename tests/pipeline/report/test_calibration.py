@@ -24,6 +24,7 @@ from pipeline.report.calibration import (
     judge,
     most_pairs,
     published_text,
+    read_calibrations,
     rows_of,
     spread,
     swapped,
@@ -178,6 +179,13 @@ def test_docs_take_records_only(tmp_path: Path) -> None:
     save(process(4, "unslowed_a"), results).write_text("{")
     with pytest.raises(RecordError, match="not a record"):
         update_docs(docs, results.calibration)
+
+
+def test_a_file_that_is_a_link_to_itself_is_refused(tmp_path: Path) -> None:
+    link = tmp_path / "a.json"
+    link.symlink_to(link)
+    _, (refused,) = read_calibrations([tmp_path])
+    assert str(link) in refused
 
 
 def test_how_far_verdicts_can_be_trusted_in_words() -> None:

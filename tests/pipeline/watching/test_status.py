@@ -277,7 +277,7 @@ def test_a_local_queue_is_known_by_its_process_here_only(project: BehavingProjec
 def test_a_corrupt_file_is_named_and_breaks_nothing(
     project: BehavingProject, capsys: pytest.CaptureFixture[str], name: str, content: str | dict[str, object] | None
 ) -> None:
-    """tests/bad_inputs/jobs.py has more. A dict changes what is there, None makes a pipe, for which nobody waits."""
+    """tests/bad_inputs has more. A dict changes what is there, None makes a pipe, for which nobody waits."""
     folder = make_folder(project)
     good = make_folder(project, "jax_mnist_3-20261121T100000.000000Z-bbbb", framework="jax")
     for each in (folder, good):
