@@ -266,11 +266,6 @@ def run_parser() -> Parser:
     parser.in_group("which variants")
     add_narrowing_flags(parser.two_spellings, pairing=True)
     parser.in_group("how")
-    parser.two_spellings(
-        "--no-baseline",
-        action="store_true",
-        help="on several GPUs: do not also measure on one GPU, which the scaling efficiency needs",
-    )
     parser.add_argument("--quick", action="store_true", help="a short test run: few steps, one replicate")
     parser.add_argument(
         "--full",
@@ -297,12 +292,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     from pipeline.measure import measure
 
     pairing = take_pairing(arguments)
-    return measure(
-        selection_of(arguments),
-        job_flags_of(arguments, pairing),
-        preset=arguments.preset,
-        baseline=not arguments.no_baseline,
-    )
+    return measure(selection_of(arguments), job_flags_of(arguments, pairing), preset=arguments.preset)
 
 
 def parser_of(command: str, more: str = "") -> Parser:

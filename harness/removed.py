@@ -18,6 +18,7 @@ REMOVED = {
     "--fleet": "Measure on each node with its own `--results DIR`, then use `python main.py report --results DIR "
     "--baseline OTHER_DIR`.",
     "--images_per_class": "Measure on the whole data set, or with `--data sample`.",
+    "--no-baseline": "A run on several devices also measures on one device, which the scaling efficiency needs.",
     "--no-weights": "The weights are downloaded with the data; the setting `weights: drawn` ignores them.",
     "--pairing": "Use `--set pairing=together`, `--set pairing=interleaved` or `--set pairing=auto`.",
     "--png": "Convert the figures, which are SVG and PDF files.",

@@ -42,16 +42,15 @@ class JobFlags:
     wait: bool
 
 
-def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseline: bool) -> int:
+def measure(selection: Selection, flags: JobFlags, *, preset: str | None) -> int:
     """Returns the exit status.
 
     Args:
         preset: of experiments.yaml, by name; None where the command line names none.
-        baseline: of cells on several devices, also measure on one what the scaling efficiency is compared with.
     """
     with without_collector():
         parts, config = chosen_parts(selection, flags, preset)
-        pairs = plan(parts, config, baseline=baseline)
+        pairs = plan(parts, config)
     lacking = lacking_data(pairs)
     if lacking and not flags.dry_run:
         raise DataError("\n".join(lacking))
@@ -75,20 +74,19 @@ def chosen_parts(selection: Selection, flags: JobFlags, preset: str | None) -> t
     return parts, config
 
 
-def plan(parts: list[Part], config: Config, *, baseline: bool) -> list[Pair]:
-    """All pairs of `measure`; prints what about them is to be said."""
+def plan(parts: list[Part], config: Config) -> list[Pair]:
+    """Return all pairs of `measure`, with those on one device that the scaling efficiency needs; prints remarks."""
     pairs = [pair for part in parts for pair in part.pairs]
     if any(part.selection.narrowing.devices for part in parts):
         several = [pair.cell for pair in pairs if pair.cell.devices > 1 and not pair.cell.is_for_cpu]
         for gpu in {cell.gpu: None for cell in several if config.gpus[cell.gpu].per_node is None}:
             most = max(cell.devices for cell in several if cell.gpu == gpu)
             print(wrapped(f"{gpu}: up to {most} GPUs of one node: set gpus.{gpu}.per_node if a node has fewer"))
-    if baseline:
-        cells = {pair.cell for pair in pairs}
-        alone = [pair for part in parts for pair in baselines(config, part.pairs, part.selection, cells)]
-        for pair in alone:
-            print(f"{pair.cell.name}: measured too, for the scaling efficiency (not with --no-baseline)")
-        pairs = alone + pairs
+    cells = {pair.cell for pair in pairs}
+    alone = [pair for part in parts for pair in baselines(config, part.pairs, part.selection, cells)]
+    for pair in alone:
+        print(f"{pair.cell.name}: measured too, for the scaling efficiency")
+    pairs = alone + pairs
 
     for pair in pairs:
         asked = config.settings(pair.cell.benchmark, pair.cell.use_case, quick=pair.jobs[0].quick)
