@@ -58,7 +58,6 @@ class Results:
         return self.device_peaks / f"{framework}-{timestamp()}.json"
 
     @property
-    @property
     def local_queue_lock(self) -> Path:
         return self.root / "local_queue.lock"
 

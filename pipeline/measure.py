@@ -22,7 +22,6 @@ from harness.work.datasets import DataFiles
 from harness.work.declared import benchmark as declared_benchmark
 from harness.work.pretrained import WeightsFiles
 from pipeline.builds import lacking_builds
-from pipeline.collector import without_collector
 
 DEFAULT_RESULTS = REPOSITORY / "results"
 
@@ -48,9 +47,8 @@ def measure(selection: Selection, flags: JobFlags, *, preset: str | None) -> int
     Args:
         preset: of experiments.yaml, by name; None where the command line names none.
     """
-    with without_collector():
-        parts, config = chosen_parts(selection, flags, preset)
-        pairs = plan(parts, config)
+    parts, config = chosen_parts(selection, flags, preset)
+    pairs = plan(parts, config)
     lacking = lacking_data(pairs)
     if lacking and not flags.dry_run:
         raise DataError("\n".join(lacking))
@@ -181,25 +179,24 @@ def hand_over(
         raise ProjectError("\n".join(lacking))
     beside = [*map(wrapped, lacking), *beside]
     pairing = flags.pairing or config.pairing
-    with without_collector():
-        is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)
-        pairs = [paired(pair, pairing, is_on_cpu=is_on_cpu) for pair in pairs]
-        jobs = [QueueJob.of(pair) for pair in pairs]
-        if config.cluster.whole_nodes and goes_to_slurm(flags.executor):
-            jobs = whole_nodes(pairs, config)
-        if pairing == "interleaved":
-            for pair in pairs:
-                if len(pair.jobs) > 1 and (reason := pair.why_not_interleaved):
-                    print(wrapped(f"Not interleaved but together: {pair.cell.name}: {reason}"))
-        scripts = write_scripts(jobs, config, config_path=flags.config, results=results.root)
-        if flags.dry_run:
-            return print_dry_run(
-                jobs,
-                results,
-                executor=flags.executor,
-                config=config,
-                beside=beside,
-            )
+    is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)
+    pairs = [paired(pair, pairing, is_on_cpu=is_on_cpu) for pair in pairs]
+    jobs = [QueueJob.of(pair) for pair in pairs]
+    if config.cluster.whole_nodes and goes_to_slurm(flags.executor):
+        jobs = whole_nodes(pairs, config)
+    if pairing == "interleaved":
+        for pair in pairs:
+            if len(pair.jobs) > 1 and (reason := pair.why_not_interleaved):
+                print(wrapped(f"Not interleaved but together: {pair.cell.name}: {reason}"))
+    scripts = write_scripts(jobs, config, config_path=flags.config, results=results.root)
+    if flags.dry_run:
+        return print_dry_run(
+            jobs,
+            results,
+            executor=flags.executor,
+            config=config,
+            beside=beside,
+        )
 
     from pipeline.submission.submit import choose_executor, submit
     from pipeline.watching.follow import INTERRUPTED, follow

@@ -42,9 +42,9 @@ def peaks_of_sections(compared: Sequence[Section]) -> PeaksByDevice:
     return {one.setup.device: one.attainable for one in compared if one.attainable}
 
 
-def read_all_device_peaks(*folders: Path) -> tuple[PeaksByDevice, list[str]]:
+def read_all_device_peaks(folder: Path) -> tuple[PeaksByDevice, list[str]]:
     records, refused = [], []
-    for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
+    for path in sorted(folder.glob("*.json")):
         try:
             records.append(read_device_peaks(path))
         except RecordError as error:
