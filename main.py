@@ -505,7 +505,6 @@ examples:
   python main.py calibrate --rounds 40       go on to 40 rounds
   python main.py calibrate --set pairing=interleaved
   python main.py calibrate --table           what was found so far
-  python main.py calibrate --publish         without names of machines
 """
 
 
@@ -529,15 +528,6 @@ def calibrate_parser() -> Parser:
     parser.switch("--quick", "few short blocks, to see that it works")
     parser.add_argument("--data", choices=("real", "sample"), default="sample", help="default: sample")
     parser.switch("--table", "measure nothing: print what was found so far")
-    parser.switch(
-        "--publish",
-        "measure nothing: copy the full records, without names of machines, accounts and folders, to "
-        "results/published/calibration/, and write the tables of --update-docs",
-    )
-    parser.switch(
-        "--update-docs",
-        "measure nothing: write the tables of results/published/calibration/ into docs/studies.md",
-    )
     add_config_flag(parser)
     add_results_flag(parser)
     return parser
@@ -546,18 +536,9 @@ def calibrate_parser() -> Parser:
 def calibrate_command(arguments: argparse.Namespace) -> int:
     from harness.experiments.narrow import take_pairing
     from pipeline.calibrate import calibrate, print_table
-    from pipeline.report.calibration import update_docs
-    from pipeline.report.publish import publish_calibrations
 
-    for flag, beside in (("update_docs", ()), ("publish", ("results",)), ("table", ("results",))):
-        if getattr(arguments, flag):
-            require_alone(calibrate_parser(), arguments, flag, *beside)
-    if arguments.publish:
-        print(f"{publish_calibrations(read_results(arguments))} records are new in results/published/calibration/")
-    if arguments.publish or arguments.update_docs:
-        update_docs()
-        return 0
     if arguments.table:
+        require_alone(calibrate_parser(), arguments, "table", "results")
         return print_table(read_results(arguments))
     pairing = take_pairing(arguments)
     if arguments.set:

@@ -71,24 +71,6 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
     return target
 
 
-def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
-    """Copy the records of full calibrations to the one folder of all that are published, and return their number. What
-    is there already stays.
-
-    Raises:
-        ProjectError: there is no record of a full calibration, or a name would be published.
-        RecordError: the disk is full.
-    """
-    records = _full_records(results, results.calibration, "calibration")
-    target = Results(root=published).calibration
-    names = _names_of(records.values())
-    drafts = [_draft_of_record(record, path, names) for path, record in records.items()]
-    there = set(target.rglob("*.json"))
-    new = [draft for draft in drafts if target / draft.path not in there]
-    _write(new, target, names)
-    return len(new)
-
-
 def _full_records(results: Results, folder: Path, kind: Literal["measurement", "calibration"]) -> dict[Path, Record]:
     """By their paths in the folder."""
     reading = read_records(sorted(folder.rglob("*.json")), planted=kind == "calibration")

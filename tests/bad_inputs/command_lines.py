@@ -31,7 +31,7 @@ def cases(draw: random.Random, folder: Path) -> Cases:
         parser, _ = COMMAND_PARSERS[command]
         for action in parser()._actions:
             for flag in action.option_strings[:1]:
-                if flag in ("-h", "--update-readme", "--publish", "--update-docs", "--watch", "--wait"):
+                if flag in ("-h", "--update-readme", "--publish", "--watch", "--wait"):
                     continue
                 if action.nargs == 0:
                     yield _case([*first, f"{flag}=x", *end])

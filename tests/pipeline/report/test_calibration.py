@@ -1,4 +1,4 @@
-"""From the records of calibrations to how often a verdict is right; in the table, the docs and the report."""
+"""From the records of calibrations to how often a verdict is right; in the table and the report."""
 
 import math
 import random
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from harness.errors import RecordError
 from harness.paths import Results
 from harness.plan import CONDITIONS_IN_TURNS, PAIRS_IN_TURNS, SLOWDOWNS
 from harness.results.record import Record
@@ -16,8 +15,6 @@ from harness.results.sequential import LogRatio, Verdict
 from pipeline.report import command
 from pipeline.report.calibration import (
     A_A,
-    DOCS,
-    PART_OF_DOCS,
     Answer,
     Round,
     Row,
@@ -27,13 +24,11 @@ from pipeline.report.calibration import (
     judge,
     most_pairs,
     perfect,
-    published_text,
     rows_of,
     spread,
     swapped,
     table,
     trust_sentences,
-    update_docs,
 )
 from tests.made.calibration_records import ENVIRONMENT, HERE, calibration, process, processes
 from tests.made.report_records import CPU, record, save
@@ -187,22 +182,6 @@ def test_description_says_where_how_much_and_with_which_flags() -> None:
     assert "no complete round yet" in describe(calibrations_of(processes(1)[:1]))
     assert "The table needs 4 complete rounds" in describe([calibration(3)])
     assert "A quick run: not a result to quote" in describe([calibration(4, quick=True)])
-
-
-def test_docs_have_the_tables_of_the_published_calibrations() -> None:
-    assert PART_OF_DOCS.replaced(DOCS.read_text(), published_text(), str(DOCS)) == DOCS.read_text()
-
-
-def test_docs_take_records_only(tmp_path: Path) -> None:
-    docs, results = tmp_path / "page.md", Results(root=tmp_path)
-    docs.write_text(f"{PART_OF_DOCS.begin}\n{PART_OF_DOCS.end}\n")
-    for one in processes(4):
-        save(one, results)
-    update_docs(docs, results.calibration)
-    assert docs.read_text() == f"{PART_OF_DOCS.begin}\n{describe([calibration(4)])}\n{PART_OF_DOCS.end}\n"
-    save(process(4, "unslowed_a"), results).write_text("{")
-    with pytest.raises(RecordError, match="not a record"):
-        update_docs(docs, results.calibration)
 
 
 def test_how_far_verdicts_can_be_trusted_in_words() -> None:

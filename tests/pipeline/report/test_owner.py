@@ -19,8 +19,7 @@ from harness.results.parity_file import read_parity, write_parity
 from harness.results.record import Evaluation, RankResult, Record, WeightsIdentity, read_record
 from pipeline.report import owner
 from pipeline.report.owner import Names, names_of, names_of_this_process, words_of_the_project
-from pipeline.report.publish import publish, publish_calibrations
-from tests.made.calibration_records import processes
+from pipeline.report.publish import publish
 from tests.made.explained_records import explanation
 from tests.made.report_records import CELL, CPU, pair, record, save, with_result
 
@@ -253,15 +252,6 @@ def test_no_name_that_is_injected_anywhere_is_published(tmp_path: Path) -> None:
     assert read_parity(published.with_name(str(copy.parity))).kept == {"gradients/(user)": [1.5]}
 
 
-def test_no_name_that_is_injected_anywhere_is_published_of_calibrations(tmp_path: Path) -> None:
-    results = Results(root=tmp_path / "results")
-    for one in processes(1):
-        environment = ENVIRONMENT | {"said": SENTENCE}
-        save(one.model_copy(update={"environment": environment, "reason": SENTENCE, "outcome": "failed"}), results)
-    count = publish_calibrations(results, tmp_path / "published")
-    assert assert_nameless(tmp_path / "published") == count > 0
-
-
 @pytest.mark.parametrize(
     ("field", "changes"),
     [
@@ -301,11 +291,6 @@ def test_what_is_published_is_published_again_byte_by_byte(tmp_path: Path) -> No
     assert nodes == {f"node-{number}" for number in range(1, 12)}
     for first in (made, Results(root=PUBLISHED / "cpu-2-cores")):
         assert_same_files(first.root, publish(first, first.root.name, tmp_path / "twice").root)
-
-
-def test_published_calibrations_are_published_again_byte_by_byte(tmp_path: Path) -> None:
-    publish_calibrations(Results(root=PUBLISHED), tmp_path)
-    assert_same_files(PUBLISHED / "calibration", tmp_path / "calibration")
 
 
 def assert_same_files(one: Path, other: Path) -> None:

@@ -18,15 +18,13 @@ from harness.results.parity_gate import ParityGate
 from harness.results.record import Record, read_record
 from main import main
 from pipeline.report import command
-from pipeline.report.calibration import read_calibrations
 from pipeline.report.command import ReportOptions, on_shelves, report_command
 from pipeline.report.compare import sections
 from pipeline.report.declared_models import PART_OF_README as PART_OF_MODELS
 from pipeline.report.declared_models import models_table
-from pipeline.report.publish import publish, publish_calibrations, shelves
+from pipeline.report.publish import publish, shelves
 from pipeline.report.reading import read_records
 from pipeline.report.readme import NOTHING, PART_OF_README, PICTURES, drawn_from, picture_svg, pictures, published_part
-from tests.made.calibration_records import process, processes
 from tests.made.report_records import CELL, CPU, H200, passed, plain, save, text
 from tests.made.report_records import pair as made_pair
 
@@ -236,21 +234,3 @@ def test_one_command_publishes_and_fills_the_readme(
     assert "look before you commit it" in capsys.readouterr().out
     assert main(["report", "--update-readme"]) == 0
     assert readme.read_text() == text
-
-
-def test_calibrations_lie_in_one_folder_without_their_owner(tmp_path: Path) -> None:
-    """Published once more, only what is new is copied; a quick calibration is none."""
-    made, shelf = Results(root=tmp_path / "results"), tmp_path / "published"
-    made_there = [one.model_copy(update={"environment": one.environment | OWNER}) for one in processes(3)]
-    save(process(0, "unslowed_a", quick=True), made)
-    with pytest.raises(ProjectError, match="no record of a full calibration"):
-        publish_calibrations(made, shelf)
-    for one in made_there[:-1]:
-        save(one, made)
-    assert publish_calibrations(made, shelf) == len(made_there) - 1
-    save(made_there[-1], made)
-    assert publish_calibrations(made, shelf) == 1
-    for path in (shelf / "calibration").rglob("*.json"):
-        assert_of_nobody(path)
-    (published,), refused = read_calibrations([shelf / "calibration"])
-    assert (published.rounds, len(published.records)) == (3, len(made_there)) and not refused
