@@ -210,9 +210,6 @@ def requeues(estimate: Estimate, time_limit_minutes: int) -> int | None:
 
 def estimates_of(pairs: Iterable[Pair], results: Results, scheduler: str) -> list[Estimate]:
     """Return the estimate of each pair."""
-    known: dict[tuple[int, bool, int], Estimate] = {}  # by the variants and the peaks, which thousands of plans share
-    # The names of GPUs: nothing else is looked for, one by one, of thousands of cells.
-    measured = measured_gpus(results)
     peaks_by_device = read_peaks(results)
     is_here_without_gpu = scheduler == "local" and usable_gpu_count() == 0
     of_cores = Reached({"jax": CPU_CORE_OPERATIONS_PER_S * len(os.sched_getaffinity(0))})
@@ -222,13 +219,11 @@ def estimates_of(pairs: Iterable[Pair], results: Results, scheduler: str) -> lis
         alone, peaks = len(pair.jobs) == 1, peaks_for(plan.cell, peaks_by_device)
         if peaks is None and (plan.cell.is_for_cpu or is_here_without_gpu):
             peaks = on_cpus
-        if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).parent.is_dir():
-            durations = read_durations(folder, quick=plan.quick)
-            return estimate_of(plan, _left(plan, pair, results, scheduler), durations, least_times(plan, peaks))
-        key = id(plan.variants), alone, id(peaks)
-        if key not in known:
-            known[key] = estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS, least_times(plan, peaks))
-        return known[key]
+        folder = results.records(plan.cell, plan.framework)
+        if not folder.parent.is_dir():
+            return estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS, least_times(plan, peaks))
+        durations = read_durations(folder, quick=plan.quick)
+        return estimate_of(plan, _left(plan, pair, results, scheduler), durations, least_times(plan, peaks))
 
     return [together([of_plan(plan, pair) for plan in pair.jobs]) for pair in pairs]
 
@@ -287,12 +282,6 @@ def _train_count(name: str, data: DataKind, data_dir: str) -> int | None:
         return load(benchmark(name).data, data, Path(data_dir)).train_count
     except DataError:
         return None
-
-
-def measured_gpus(results: Results) -> set[str]:
-    """By their names in experiments.yaml."""
-    roots = [root for root in (results.records(), results.calibration) if root.is_dir()]
-    return {path.name for root in roots for path in root.iterdir()}
 
 
 def _left(plan: JobPlan, pair: Pair, results: Results, scheduler: str) -> Left:
