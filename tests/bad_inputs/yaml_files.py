@@ -24,7 +24,6 @@ cluster:
   cpus_per_task: 4
   memory_gb: 16
   sbatch_options: [--qos=short, --mail-type END]
-  max_parallel_jobs: 2
   frameworks:
     jax: {python: /opt/jax/bin/python, setup: [module load cuda]}
     torch: {python: /opt/torch/bin/python}

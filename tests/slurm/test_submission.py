@@ -1,6 +1,5 @@
 """Jobs through a real Slurm that has no accounting: submitted, failing, cancelled, refused."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -51,17 +50,16 @@ def test_what_fails_in_a_job_is_its_reason(project: FakeProject, capsys: pytest.
 def test_cancel_ends_these_jobs_and_no_other(
     project: FakeProject, slurm: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The third waits for the second: parallel jobs are counted over submissions."""
+    """One that runs, and one that is held."""
     stranger = slurm.run("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 60").strip()
     done, running, waiting = (project.plan(use_case=n, sleep_s=0.1 if n == 1 else 60) for n in (1, 2, 3))
     [first] = project.submit(done, executor="slurm")
     assert follow([first], project.results) == 0
-    one_lane = project.with_cluster(max_parallel_jobs=1)
-    [second] = one_lane.submit(running, executor="slurm")
+    held = project.with_cluster(sbatch_options=["--hold"])
+    [second] = project.submit(running, executor="slurm")
     wait_for(lambda: state_of(project, second).heartbeat is not None, "the first heartbeat")
-    [third] = one_lane.submit(waiting, executor="slurm")
-    assert f"--dependency=afterany:{job_id(second)}" in json.loads(third.submission.read_text())["command"]
-    assert state_of(project, third).reason == "Dependency"
+    [third] = held.submit(waiting, executor="slurm")
+    assert state_of(project, third).reason == "JobHeldUser"
 
     assert cancel(project.results) == 0
     wait_for(lambda: set(slurm.run("squeue", "-h", "-o", "%i").split()) == {stranger}, "the two jobs to be gone")

@@ -298,7 +298,7 @@ def test_the_whole_of_a_message(tmp_path: Path) -> None:
     assert complaints(changed("time_limit_minutes: 30", "time_limit_minute: 30"), tmp_path) == [
         "3:3: cluster.time_limit_minute: unknown key; valid: partition, account, qos, constraint, "
         "time_limit_minutes, cpus_per_task, memory_gb, sbatch_options, setup, requeue, srun_options, cpu_bind, "
-        "whole_nodes, max_parallel_jobs, frameworks; did you mean time_limit_minutes?"
+        "whole_nodes, frameworks; did you mean time_limit_minutes?"
     ]
     assert complaints(changed("[vmap: [eager], loop]", "[vmap: [eagr], loop]"), tmp_path) == [
         "29:48: use_cases.3.formulations.torch[0].vmap[0]: eagr: not in the runs of vmap in "
