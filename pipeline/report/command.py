@@ -2,8 +2,8 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -120,9 +120,7 @@ def report_command(
 
 
 def _read(results: Results, console: "Console") -> Reading:
-    paths = sorted(results.records().rglob("*.json"))
-    with _progress("reading records", len(paths), console) as advance:
-        reading = read_records(paths, advance)
+    reading = read_records(sorted(results.records().rglob("*.json")))
     _print_refused(reading.refused, console)
     return reading
 
@@ -171,10 +169,7 @@ def _report(results: Results, options: ReportOptions, console: "Console", judge:
         print_left_out(records, console)
         _print_refused(refused, console)
         print_answers(compared, console, calibrated)
-        with _progress("drawing figures", len(to_draw), console) as advance:
-            for problem in drawn:
-                _print_refused([problem] if problem else [], console)
-                advance()
+        _print_refused([problem for problem in drawn if problem], console)
     console.rule(style="dim")
     others = [files.csv.name, files.tables.name, *([files.figures.name] if options.figures else [])]
     print_line(console, f"Beside the page: {', '.join(others)}", style="dim")
@@ -228,19 +223,6 @@ def _nothing(results: Results, reading: Reading, everything: Sequence[Section]) 
         return f"No records under {results.records()}. Measure first: {TRY}"
     there = sorted({f"{s.setup.device}: {s.setup.cell.benchmark}, {s.setup.cell.use_case}" for s in everything})
     return f"No record is of that GPU, benchmark and use case. There are: {'; '.join(there)}."
-
-
-@contextmanager
-def _progress(what: str, total: int, console: "Console") -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, gone at its end; nothing in a file or pipe."""
-    from rich.progress import Progress
-
-    if not console.is_terminal:
-        yield lambda: None
-        return
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda: progress.advance(task)
 
 
 def _one_device_records(results: Results, plans: Sequence[JobPlan], console: "Console") -> list[Record]:

@@ -1,6 +1,6 @@
 """All records of a results folder, read with what must be said about those that cannot be."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +18,9 @@ class Reading:
     """One sentence for each file that is no record, or of another schema. It is left alone."""
 
 
-def read_records(
-    paths: Iterable[Path], advance: Callable[[], None] = lambda: None, *, planted: bool = False
-) -> Reading:
+def read_records(paths: Iterable[Path], *, planted: bool = False) -> Reading:
     """
     Args:
-        advance: called after each file.
         planted: only records of `main.py calibrate`, which are about the machine and no results; else only the others.
     """
     records: list[Record] = []
@@ -38,5 +35,4 @@ def read_records(
             if (record.measurement.variant.planted is not None) == planted:
                 records.append(record)
                 read.append(path)
-        advance()
     return Reading(records=tuple(records), paths=tuple(read), refused=tuple(refused))
