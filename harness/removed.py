@@ -30,6 +30,7 @@ REMOVED = {
     "--why": "experiments.yaml names what is measured; `--dry-run` lists the chosen models, modes and precisions.",
     "cluster.max_parallel_jobs": "Slurm's own limits (QOS, MaxJobs) apply; --benchmark submits fewer jobs.",
     "cluster.stage_environment": "Use a container image, see docs/clusters.md.",
+    "use_cases.like": "Write all keys of the use case, as experiments.yaml does for use cases 2 and 4.",
 }
 """Sentences by name: a command, a flag with its dashes, or a setting of experiments.yaml with the key above it."""
 

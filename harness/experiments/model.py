@@ -296,8 +296,6 @@ class UseCaseConfig(Frozen):
 
     name: FileName
     """As harness/work/use_cases/ declares it."""
-    like: Count | None = None
-    """The use case that gave what is absent here (harness/experiments/like.py)."""
     devices: CountOfMachines = 1
     """GPUs over all nodes."""
     nodes: CountOfMachines = 1

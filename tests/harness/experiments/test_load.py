@@ -115,13 +115,6 @@ MANY_MODELS = """\
     options: {models: [1, 64], batches: [same], learning_rates: [one]}
     settings: {learning_rate: 0.1, momentum: 0.9}
 """
-LIKE = """\
-  2:
-    like: 1
-    devices: 2
-    batch_sizes: [128]
-    settings: {epochs: 3}
-"""
 # Changes to MINIMAL, with & between them: what is replaced -> by what, + what is added, ^ what comes before it, or = in
 # its place. Below them how the lines begin that must come back.
 MISTAKES = r"""
@@ -185,8 +178,6 @@ MISTAKES = r"""
 15:34: benchmarks.mnist.sizes.classes: not a size of mnist; there is none to choose from
 ? {output: [norms, full]} -> {output: [norms, full], outputs: [full]}
 30:38: use_cases.3.options.outputs: not an option of per_sample_gradients; valid: output; did you mean output?
-?     name: per_sample_gradients\n ->     like: 3\n    name: per_sample_gradients\n
-26:11: use_cases.3.like: 3: must be another use case; valid: 1
 ?   time_limit_minutes: 30\n ->   time_limit_minutes: 30\n  sbatch_options: [--hold --array=0-9]\n
 4:20: cluster.sbatch_options[0]: --hold --array=0-9: must be one long option of sbatch on one line, such as --exclusive
 ? {python: /opt/jax/bin/python} -> {python: -c}
@@ -228,12 +219,8 @@ MISTAKES = r"""
 17:14: runs.jax[0]: jitt: not in the runs of jax
 ? +{many_models} & many_models\n -> many_models\n    devices: 2\n
 36:14: use_cases.6.devices: 2: must be 1: many_models splits no work among devices
-? precisions: [fp32] -> precisions: [fp23] & +{like}
+? precisions: [fp32] -> precisions: [fp23]
 22:18: use_cases.1.precisions[0]: fp23: valid: fp64, fp32, tf32, bf16, fp16, default; did you mean fp32?
-? batch_sizes: [64] -> batch_sizes: [64, 63] & +  2: {like: 1, devices: 2}
-21:23: use_cases.2.batch_sizes[1] (of use_cases.1): 63: must be divisible by devices (2): a batch size is that of all
-? +{like} & +  4: {like: 2}
-39:13: use_cases.4.like: 2: must be a use case that is written out, and 2 is like 1; valid: 1, 3
 ? +quick: {runs: {jax: [jit_graph]}, benchmarks: {mnist: {runs: {jax: [jit]}}}}
 34:68: quick.benchmarks.mnist.runs.jax: [jit]: leaves no execution mode for mnist_1 with --quick
 34:68: quick.benchmarks.mnist.runs.jax: [jit]: leaves no execution mode for mnist_3 with --quick
@@ -276,7 +263,7 @@ def test_each_mistake_is_one_line(mistake: str, tmp_path: Path) -> None:
     changes, *expected = mistake.splitlines()
     text = MINIMAL
     for change in changes.split(" & "):
-        new = codecs.decode(change, "unicode_escape").replace("{many_models}", MANY_MODELS).replace("{like}", LIKE)
+        new = codecs.decode(change, "unicode_escape").replace("{many_models}", MANY_MODELS)
         match new[0]:
             case "+":
                 text += new[1:].removesuffix("\n") + "\n"
@@ -344,17 +331,6 @@ def test_what_a_use_case_cannot_do_is_left_out(tmp_path: Path) -> None:
         "nothing to measure: synthetic_1: synthetic has no data set, and train needs one; "
         "synthetic_3: synthetic has no data set, and per_sample_gradients needs one"
     )
-
-
-def test_a_use_case_like_another_takes_what_it_does_not_say(tmp_path: Path) -> None:
-    written_out = MINIMAL + (
-        "  2:\n    name: train\n    devices: 2\n    batch_sizes: [128]\n    precisions: [fp32]\n"
-        "    formulations: {jax: [step], torch: [step]}\n"
-        "    settings: {epochs: 3, learning_rate: 1e-3, momentum: 0.9, weight_decay: 0, target_metric: 0.5}\n"
-    )
-    first, second = (config_of(MINIMAL + LIKE, tmp_path).use_cases[number] for number in (1, 2))
-    assert config_of(written_out, tmp_path).use_cases[2] == second.model_copy(update={"like": None})
-    assert (first.devices, first.batch_sizes, first.settings["epochs"]) == (1, (64,), 2)
 
 
 def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
