@@ -11,8 +11,8 @@ from typing import Literal
 from harness.errors import ConfigError, DataError, ProjectError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.load import load_config
-from harness.experiments.model import Config, PresetPart
-from harness.experiments.presets import Part, expand_preset, left_out, preset_of
+from harness.experiments.model import Config
+from harness.experiments.presets import Part, expand_preset, preset_of
 from harness.measure.other_cpu_load import busy_machine
 from harness.paths import REPOSITORY, Results
 from harness.plan import Pair, Pairing
@@ -68,7 +68,7 @@ def chosen_parts(selection: Selection, flags: JobFlags, preset: str | None) -> t
     if chosen is None:
         return [Part(selection=selection, pairs=expand(config, selection))], config
     parts = with_data_at_hand(expand_preset(config, chosen, selection), config, selection)
-    print_preset(chosen, parts, config)
+    print(wrapped(f"Preset {chosen}: {config.presets[chosen].about}."))
     return parts, config
 
 
@@ -134,24 +134,6 @@ def lacking_data(pairs: Iterable[Pair]) -> list[str]:
 def must_be_brought(name: str, data_dir: Path) -> bool:
     source = declared_benchmark(name).data
     return source is not None and source.by_hand and not DataFiles(data_dir=data_dir, benchmark=name).manifest.exists()
-
-
-def print_preset(name: str, parts: list[Part], config: Config) -> None:
-    """What it is; of one whose numbers may be quoted, what it leaves out and how to get that."""
-    pairs = [pair for part in parts for pair in part.pairs]
-    print(wrapped(f"Preset {name}: {config.presets[name].about}."))
-    if config.presets[name].quick:
-        return
-    chosen, everything = left_out(config, pairs, quick=pairs[0].jobs[0].quick)
-    if chosen < everything:
-        whole = [one for one, preset in config.presets.items() if preset.parts == (PresetPart(),)]
-        rest = f"--preset {whole[0]} has them, and " if whole else ""
-        print(
-            wrapped(
-                f"It leaves out {everything - chosen:,} of {everything:,} variants: {rest}"
-                f"--benchmark NAME --use_case N has those of one cell."
-            )
-        )
 
 
 def hand_over(

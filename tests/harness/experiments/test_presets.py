@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from harness.errors import ConfigError
-from harness.experiments.expand import Selection
+from harness.experiments.expand import Selection, expand
 from harness.experiments.load import load_config
 from harness.experiments.model import Config
 from harness.experiments.narrow import Narrowing
-from harness.experiments.presets import expand_preset, left_out, preset_of
+from harness.experiments.presets import expand_preset, preset_of
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS, Pair, Variant
 from harness.work.declared import use_case
@@ -128,12 +128,6 @@ def test_what_is_wrong(name: str, model: str, of_cells: dict[str, Any], complain
         expand_preset(config, str(preset_of(config, name, asked)), asked)
 
 
-def test_how_much_is_left_out(config: Config) -> None:
-    """All: mnist and cifar10 in use case 1: (1 + 2) x 1 x 3 modes; in use case 3: 2 x (8 of JAX + 12 of PyTorch), whose
-    preset's have a batch size and an output that are not among them."""
-    assert left_out(config, pairs_of(config, "headline"), quick=False) == (8, 3 * 3 + 2 * 20)
-
-
 def test_the_headline_has_every_use_case_and_the_same_two_sides(own: Config) -> None:
     pairs = pairs_of(own, "headline")
     assert {pair.cell.use_case for pair in pairs} == set(own.use_cases)
@@ -159,7 +153,11 @@ def test_what_several_gpus_are_compared_with_is_in_the_headline_itself(own: Conf
 
 
 def test_full_is_everything_and_demo_is_short(own: Config) -> None:
-    chosen, everything = left_out(own, pairs_of(own, "full"), quick=False)
+    every_cell = Selection(benchmarks=tuple(own.benchmarks), use_cases=tuple(own.use_cases))
+    chosen, everything = (
+        {(job.name, variant.key) for pair in pairs for job in pair.jobs for variant in job.variants}
+        for pairs in (pairs_of(own, "full"), expand(own, every_cell))
+    )
     assert chosen == everything
     assert sum(len(list(pair.measurements())) for pair in pairs_of(own, "demo")) == 4
 
