@@ -266,11 +266,6 @@ def run_parser() -> Parser:
     parser.in_group("which variants")
     add_narrowing_flags(parser.two_spellings, pairing=True)
     parser.in_group("how")
-    parser.two_spellings(
-        "--no-baseline",
-        action="store_true",
-        help="on several GPUs: do not also measure on one GPU, which the scaling efficiency needs",
-    )
     parser.add_argument("--quick", action="store_true", help="a short test run: few steps, one replicate")
     parser.add_argument(
         "--full",
@@ -297,12 +292,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     from pipeline.measure import measure
 
     pairing = take_pairing(arguments)
-    return measure(
-        selection_of(arguments),
-        job_flags_of(arguments, pairing),
-        preset=arguments.preset,
-        baseline=not arguments.no_baseline,
-    )
+    return measure(selection_of(arguments), job_flags_of(arguments, pairing), preset=arguments.preset)
 
 
 def parser_of(command: str, more: str = "") -> Parser:
@@ -349,15 +339,13 @@ def report_parser() -> Parser:
         type=path,
         action="append",
         metavar="DIR",
-        help="the folder with the records (default: results); repeated, several labs' folders are shown side by side, "
-        "and no record of one meets one of another; the page goes to the first",
+        help="the folder with the records (default: results)",
     )
     parser.add_argument(
         "--baseline",
         type=path,
-        metavar="WHAT",
-        help="compare each framework with itself instead: with its records of another results folder, or of all months "
-        "up to one, such as 2026-10",
+        metavar="DIR",
+        help="compare each framework with itself instead: with its records of another results folder",
     )
     parser.two_spellings(
         "--fail-above",
@@ -373,11 +361,12 @@ def report_command(arguments: argparse.Namespace) -> int:
     from harness.paths import PUBLISHED, README, Results
     from pipeline.report import command
 
-    if arguments.results is None:
-        arguments.results = [PUBLISHED if arguments.update_readme and not arguments.publish else REPOSITORY / "results"]
-    first, *others = [read_results_that_exist(argparse.Namespace(results=one)) for one in arguments.results]
-    if (arguments.publish or arguments.update_readme) and (others or arguments.baseline):
-        raise ProjectError("--publish and --update-readme: take the records of one results folder, without --baseline")
+    if len(arguments.results or ()) > 1:
+        raise ProjectError("--results: a report is about one results folder; make a report of each folder")
+    default = PUBLISHED if arguments.update_readme and not arguments.publish else REPOSITORY / "results"
+    results = read_results_that_exist(argparse.Namespace(results=(arguments.results or [default])[0]))
+    if (arguments.publish or arguments.update_readme) and arguments.baseline:
+        raise ProjectError("--publish and --update-readme cannot be combined with --baseline")
     if arguments.fail_above is not None and arguments.baseline is None:
         raise ProjectError("--fail-above: goes with --baseline, which names what to compare with")
     options = command.ReportOptions(
@@ -386,33 +375,24 @@ def report_command(arguments: argparse.Namespace) -> int:
         benchmarks=tuple(arguments.benchmark or ()),
         use_cases=tuple(arguments.use_case or ()),
         readme=README if arguments.update_readme else None,
-        beside=tuple(others),
         baseline=baseline_of(arguments.baseline),
         fail_above=arguments.fail_above,
     )
     if arguments.publish is not None:
         from pipeline.report.publish import publish
 
-        made = publish(first, arguments.publish, PUBLISHED)
+        made = publish(results, arguments.publish, PUBLISHED)
         print(f"Published: {made.root}. What it holds is now everybody's: look before you commit it.")
-        first, options = Results(root=PUBLISHED), replace(options, readme=README, figures=False)
-    return command.report_command(first, options)
+        results, options = Results(root=PUBLISHED), replace(options, readme=README, figures=False)
+    return command.report_command(results, options)
 
 
-def baseline_of(what: Path | None) -> "Results | str | None":
-    """A month, or a results folder that is there."""
-    from pipeline.report.baseline import MONTH
-
-    if what is None:
+def baseline_of(folder: Path | None) -> "Results | None":
+    if folder is None:
         return None
-    if MONTH.fullmatch(str(what)):
-        return str(what)
-    if not what.is_dir():
-        raise ProjectError(
-            f"--baseline {what}: is neither a month nor a results folder that is there; valid: a month such as 2026-10 "
-            "(up to its end), or the path of a results folder"
-        )
-    return read_results(argparse.Namespace(results=what))
+    if not folder.is_dir():
+        raise ProjectError(f"--baseline {folder}: is no folder; valid: the path of another results folder")
+    return read_results(argparse.Namespace(results=folder))
 
 
 DATA_DESCRIPTION = """\
@@ -525,7 +505,6 @@ examples:
   python main.py calibrate --rounds 40       go on to 40 rounds
   python main.py calibrate --set pairing=interleaved
   python main.py calibrate --table           what was found so far
-  python main.py calibrate --publish         without names of machines
 """
 
 
@@ -549,15 +528,6 @@ def calibrate_parser() -> Parser:
     parser.switch("--quick", "few short blocks, to see that it works")
     parser.add_argument("--data", choices=("real", "sample"), default="sample", help="default: sample")
     parser.switch("--table", "measure nothing: print what was found so far")
-    parser.switch(
-        "--publish",
-        "measure nothing: copy the full records, without names of machines, accounts and folders, to "
-        "results/published/calibration/, and write the tables of --update-docs",
-    )
-    parser.switch(
-        "--update-docs",
-        "measure nothing: write the tables of results/published/calibration/ into docs/studies.md",
-    )
     add_config_flag(parser)
     add_results_flag(parser)
     return parser
@@ -566,18 +536,9 @@ def calibrate_parser() -> Parser:
 def calibrate_command(arguments: argparse.Namespace) -> int:
     from harness.experiments.narrow import take_pairing
     from pipeline.calibrate import calibrate, print_table
-    from pipeline.report.calibration import update_docs
-    from pipeline.report.publish import publish_calibrations
 
-    for flag, beside in (("update_docs", ()), ("publish", ("results",)), ("table", ("results",))):
-        if getattr(arguments, flag):
-            require_alone(calibrate_parser(), arguments, flag, *beside)
-    if arguments.publish:
-        print(f"{publish_calibrations(read_results(arguments))} records are new in results/published/calibration/")
-    if arguments.publish or arguments.update_docs:
-        update_docs()
-        return 0
     if arguments.table:
+        require_alone(calibrate_parser(), arguments, "table", "results")
         return print_table(read_results(arguments))
     pairing = take_pairing(arguments)
     if arguments.set:

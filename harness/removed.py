@@ -18,14 +18,19 @@ REMOVED = {
     "--fleet": "Measure on each node with its own `--results DIR`, then use `python main.py report --results DIR "
     "--baseline OTHER_DIR`.",
     "--images_per_class": "Measure on the whole data set, or with `--data sample`.",
+    "--no-baseline": "A run on several devices also measures on one device, which the scaling efficiency needs.",
     "--no-weights": "The weights are downloaded with the data; the setting `weights: drawn` ignores them.",
     "--pairing": "Use `--set pairing=together`, `--set pairing=interleaved` or `--set pairing=auto`.",
     "--png": "Convert the figures, which are SVG and PDF files.",
+    "--publish": "Use `python main.py report --publish NAME`; a calibration is not published.",
     "--spread": "Each benchmark and use case is one job; name fewer variants to shorten it, such as with --model.",
     "--trace": "Use the profiler of the framework; the page of `python main.py report` explains each traced step.",
+    "--update-docs": "`python main.py calibrate --table` prints the table of a results folder.",
     "--verbose": "`--dry-run` writes the scripts to slurm_scripts/; their headers contain the options of sbatch.",
     "--why": "experiments.yaml names what is measured; `--dry-run` lists the chosen models, modes and precisions.",
+    "cluster.max_parallel_jobs": "Slurm's own limits (QOS, MaxJobs) apply; --benchmark submits fewer jobs.",
     "cluster.stage_environment": "Use a container image, see docs/clusters.md.",
+    "use_cases.like": "Write all keys of the use case, as experiments.yaml does for use cases 2 and 4.",
 }
 """Sentences by name: a command, a flag with its dashes, or a setting of experiments.yaml with the key above it."""
 

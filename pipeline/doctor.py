@@ -36,7 +36,6 @@ Answer = Mapping[str, Any]
 """What a probe found, or {"error": why it found nothing}."""
 PROBE_TIMEOUT_S = 120.0
 """The first import of a framework from a cold network file system takes a minute or more."""
-COMPILE_TIMEOUT_S = 240.0
 DRIVER_OF_CUDA_12, DRIVER_OF_CUDA_13 = 525, 580
 LITTLE_ROOM_GB, FEW_FILES, MANY_FILES = 2.0, 10_000, 10**9
 """An environment is 6 GB in 44,000 files, a measurement a few files, and a compiler's cache some hundred."""
@@ -106,35 +105,6 @@ answer(
 """,
 }
 """A compiler is looked for as Triton does (triton/runtime/build.py): CC, else gcc or clang; `cc` it does not know."""
-COMPILE_PROBE = """
-import json, os, tempfile
-found = {}
-with tempfile.TemporaryDirectory() as folder:
-    # Empty, as in a measurement: what another run has left there would hide that there is no compiler.
-    os.environ |= {"TORCHINDUCTOR_CACHE_DIR": folder + "/inductor", "TRITON_CACHE_DIR": folder + "/triton"}
-    import torch
-    def attempt(name, function):
-        try:
-            function()
-            torch.cuda.synchronize()
-        except Exception as error:
-            found[name] = " ".join(str(error).split())[:300] or type(error).__name__
-    def step(values):
-        return values.sin() + 1
-    def capture(function):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            function(values)
-        graph.replay()
-    values, compiled = torch.ones(8, device="cuda"), torch.compile(step)
-    step(values)
-    attempt("torch.compile", lambda: compiled(values))
-    attempt("CUDA graph", lambda: capture(step))
-    if not found:
-        attempt("CUDA graph of what is compiled", lambda: capture(compiled))
-print(json.dumps(found))
-"""
-"""What fails, by name, with its error; empty where all works."""
 COMPILER_FIX = (
     "Every compiled mode of PyTorch needs a C compiler and Python.h. `module load gcc` under "
     "cluster.frameworks.torch.setup, or CC=/path/to/gcc; and python3-dev, or a Python that brings its headers."
@@ -177,12 +147,8 @@ def doctor(
 
 
 def examine(config: Config, results: Results, *, slurm: bool = True, compute: bool = False) -> list[Finding]:
-    """`compute`: also what each framework computes, one after the other, as they share a GPU's memory, and whether it
-    compiles there, which else torch alone is asked."""
+    """`compute`: also what each framework compiles and computes, one after the other, as they share a GPU's memory."""
     answers: dict[Framework, Answer] = {name: _ask_framework(config, name, PROBES[name]) for name in FRAMEWORKS}
-    compiles = None
-    if answers["torch"].get("gpus") and not compute:
-        compiles = _ask_framework(config, "torch", COMPILE_PROBE, COMPILE_TIMEOUT_S)
     gpu = open_gpu()
     device = gpu.describe()
     sees = device["name"] if isinstance(gpu, Gpu) else None
@@ -191,7 +157,7 @@ def examine(config: Config, results: Results, *, slurm: bool = True, compute: bo
         *(judge_framework(name, answers[name], sees) for name in FRAMEWORKS),
         *(finding for name in FRAMEWORKS for finding in judge_versions(name, answers[name])),
         *judge_locks(answers),
-        *judge_compiler(answers["torch"], compiles),
+        *judge_compiler(answers["torch"]),
         *(examine_compute(config, name) for name in FRAMEWORKS if compute and "error" not in answers[name]),
         judge_nvml(device),
         *judge_driver(device, answers),
@@ -288,31 +254,20 @@ def cudnn_words(version: int) -> str:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-def judge_compiler(answer: Answer, compiles: Answer | None) -> list[Finding]:
-    """Whether torch.compile can work.
-
-    Args:
-        answer: of PyTorch's probe.
-        compiles: of COMPILE_PROBE; None where there is no GPU to try it on.
-    """
+def judge_compiler(answer: Answer) -> list[Finding]:
+    """Return whether torch.compile finds what it needs, by the answer of PyTorch's probe."""
     if "error" in answer:
         return []
     missing = [] if answer["compiler"] else [f"no C compiler ({' or '.join(answer['compilers'])})"]
     missing += [] if answer["has_headers"] else [f"no Python.h in {answer['headers']}"]
-    fix = COMPILER_FIX if missing else ""
-    if compiles:
-        found = "; ".join([*missing, *(f"{what}: {why}" for what, why in compiles.items())])
-        fix = fix or "PyTorch, its triton and the driver may not go together."
-        return [Finding("torch.compile", "problem", found, fix)]
     if missing:
-        fix += " (Compute nodes may have what this machine lacks.)"
+        fix = f"{COMPILER_FIX} (Compute nodes may have what this machine lacks.)"
         return [Finding("torch.compile", "warning", "; ".join(missing), fix)]
-    works = "it and CUDA graphs work on the GPU" if compiles is not None else "a C compiler and Python.h are there"
-    return [Finding("torch.compile", "ok", works)]
+    return [Finding("torch.compile", "ok", "a C compiler and Python.h are there")]
 
 
-def _ask_framework(config: Config, name: Framework, probe: str, timeout_s: float = PROBE_TIMEOUT_S) -> Answer:
-    return ask(command_of(config.launch(name), ["-c", probe]), timeout_s=timeout_s)
+def _ask_framework(config: Config, name: Framework, probe: str) -> Answer:
+    return ask(command_of(config.launch(name), ["-c", probe]))
 
 
 def ask(command: Sequence[str], *, timeout_s: float = PROBE_TIMEOUT_S) -> Answer:

@@ -1,6 +1,5 @@
 """The doctor's questions to Slurm: what it would say to the jobs of `python main.py`, before any is submitted."""
 
-import getpass
 import os
 import re
 import shutil
@@ -66,7 +65,7 @@ def examine_slurm(config: Config) -> list[Finding]:
     for gpu, request in requests.items():
         request |= {"memory_gb": 0} if gpu in {job.pairs[0].cell.gpu for job in jobs if job.gpus} else {}
         findings += [one for one in judge_request(config, gpu, request, partitions, settings) if one not in findings]
-    return [*findings, *examine_submit_limit(config, len(jobs)), examine_scripts(jobs, config, partitions)]
+    return [*findings, examine_scripts(jobs, config, partitions)]
 
 
 def submitted_by_default(config: Config) -> list[QueueJob]:
@@ -138,20 +137,6 @@ def _key(config: Config, gpu: str, name: str) -> str:
     """Where a setting of that kind of GPU stands, or may be written."""
     is_own = name == "gres" or getattr(config.gpus[gpu], name) is not None
     return f"gpus.{gpu}.{name}" if is_own else f"cluster.{name}"
-
-
-def examine_submit_limit(config: Config, jobs: int) -> list[Finding]:
-    """The least MaxSubmit of the account and QOS. Nothing where there is no accounting, or no limit."""
-    account, qos = config.cluster.account, config.cluster.qos
-    queries = [["assoc", f"user={getpass.getuser()}", "format=MaxSubmit", *([f"account={account}"] if account else [])]]
-    queries += [["qos", qos, "format=MaxSubmitJobsPU"]] if qos else []
-    told = [_slurm("sacctmgr", "--noheader", "--parsable2", "show", *query) for query in queries]
-    limits = [int(word) for one in told if not one.returncode for word in one.stdout.split() if word.isdecimal()]
-    if jobs <= min(limits, default=jobs):
-        return []
-    found = f"{jobs} jobs, and your account or QOS takes {min(limits)} at once (MaxSubmit)"
-    fix = "The same command again submits the rest, when they are over. --benchmark and --use_case submit less."
-    return [Finding("submit limit", "warning", found, fix)]
 
 
 def examine_scripts(jobs: Sequence[QueueJob], config: Config, partitions: Partitions) -> Finding:

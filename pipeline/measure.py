@@ -11,8 +11,8 @@ from typing import Literal
 from harness.errors import ConfigError, DataError, ProjectError
 from harness.experiments.expand import Selection, baselines, expand
 from harness.experiments.load import load_config
-from harness.experiments.model import Config, PresetPart
-from harness.experiments.presets import Part, expand_preset, left_out, preset_of
+from harness.experiments.model import Config
+from harness.experiments.presets import Part, expand_preset, preset_of
 from harness.measure.other_cpu_load import busy_machine
 from harness.paths import REPOSITORY, Results
 from harness.plan import Pair, Pairing
@@ -22,7 +22,6 @@ from harness.work.datasets import DataFiles
 from harness.work.declared import benchmark as declared_benchmark
 from harness.work.pretrained import WeightsFiles
 from pipeline.builds import lacking_builds
-from pipeline.collector import without_collector
 
 DEFAULT_RESULTS = REPOSITORY / "results"
 
@@ -42,16 +41,14 @@ class JobFlags:
     wait: bool
 
 
-def measure(selection: Selection, flags: JobFlags, *, preset: str | None, baseline: bool) -> int:
+def measure(selection: Selection, flags: JobFlags, *, preset: str | None) -> int:
     """Returns the exit status.
 
     Args:
         preset: of experiments.yaml, by name; None where the command line names none.
-        baseline: of cells on several devices, also measure on one what the scaling efficiency is compared with.
     """
-    with without_collector():
-        parts, config = chosen_parts(selection, flags, preset)
-        pairs = plan(parts, config, baseline=baseline)
+    parts, config = chosen_parts(selection, flags, preset)
+    pairs = plan(parts, config)
     lacking = lacking_data(pairs)
     if lacking and not flags.dry_run:
         raise DataError("\n".join(lacking))
@@ -71,24 +68,23 @@ def chosen_parts(selection: Selection, flags: JobFlags, preset: str | None) -> t
     if chosen is None:
         return [Part(selection=selection, pairs=expand(config, selection))], config
     parts = with_data_at_hand(expand_preset(config, chosen, selection), config, selection)
-    print_preset(chosen, parts, config)
+    print(wrapped(f"Preset {chosen}: {config.presets[chosen].about}."))
     return parts, config
 
 
-def plan(parts: list[Part], config: Config, *, baseline: bool) -> list[Pair]:
-    """All pairs of `measure`; prints what about them is to be said."""
+def plan(parts: list[Part], config: Config) -> list[Pair]:
+    """Return all pairs of `measure`, with those on one device that the scaling efficiency needs; prints remarks."""
     pairs = [pair for part in parts for pair in part.pairs]
     if any(part.selection.narrowing.devices for part in parts):
         several = [pair.cell for pair in pairs if pair.cell.devices > 1 and not pair.cell.is_for_cpu]
         for gpu in {cell.gpu: None for cell in several if config.gpus[cell.gpu].per_node is None}:
             most = max(cell.devices for cell in several if cell.gpu == gpu)
             print(wrapped(f"{gpu}: up to {most} GPUs of one node: set gpus.{gpu}.per_node if a node has fewer"))
-    if baseline:
-        cells = {pair.cell for pair in pairs}
-        alone = [pair for part in parts for pair in baselines(config, part.pairs, part.selection, cells)]
-        for pair in alone:
-            print(f"{pair.cell.name}: measured too, for the scaling efficiency (not with --no-baseline)")
-        pairs = alone + pairs
+    cells = {pair.cell for pair in pairs}
+    alone = [pair for part in parts for pair in baselines(config, part.pairs, part.selection, cells)]
+    for pair in alone:
+        print(f"{pair.cell.name}: measured too, for the scaling efficiency")
+    pairs = alone + pairs
 
     for pair in pairs:
         asked = config.settings(pair.cell.benchmark, pair.cell.use_case, quick=pair.jobs[0].quick)
@@ -140,24 +136,6 @@ def must_be_brought(name: str, data_dir: Path) -> bool:
     return source is not None and source.by_hand and not DataFiles(data_dir=data_dir, benchmark=name).manifest.exists()
 
 
-def print_preset(name: str, parts: list[Part], config: Config) -> None:
-    """What it is; of one whose numbers may be quoted, what it leaves out and how to get that."""
-    pairs = [pair for part in parts for pair in part.pairs]
-    print(wrapped(f"Preset {name}: {config.presets[name].about}."))
-    if config.presets[name].quick:
-        return
-    chosen, everything = left_out(config, pairs, quick=pairs[0].jobs[0].quick)
-    if chosen < everything:
-        whole = [one for one, preset in config.presets.items() if preset.parts == (PresetPart(),)]
-        rest = f"--preset {whole[0]} has them, and " if whole else ""
-        print(
-            wrapped(
-                f"It leaves out {everything - chosen:,} of {everything:,} variants: {rest}"
-                f"--benchmark NAME --use_case N has those of one cell."
-            )
-        )
-
-
 def hand_over(
     pairs: list[Pair],
     config: Config,
@@ -183,25 +161,24 @@ def hand_over(
         raise ProjectError("\n".join(lacking))
     beside = [*map(wrapped, lacking), *beside]
     pairing = flags.pairing or config.pairing
-    with without_collector():
-        is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)
-        pairs = [paired(pair, pairing, is_on_cpu=is_on_cpu) for pair in pairs]
-        jobs = [QueueJob.of(pair) for pair in pairs]
-        if config.cluster.whole_nodes and goes_to_slurm(flags.executor):
-            jobs = whole_nodes(pairs, config)
-        if pairing == "interleaved":
-            for pair in pairs:
-                if len(pair.jobs) > 1 and (reason := pair.why_not_interleaved):
-                    print(wrapped(f"Not interleaved but together: {pair.cell.name}: {reason}"))
-        scripts = write_scripts(jobs, config, config_path=flags.config, results=results.root)
-        if flags.dry_run:
-            return print_dry_run(
-                jobs,
-                results,
-                executor=flags.executor,
-                config=config,
-                beside=beside,
-            )
+    is_on_cpu = pairing == "auto" and runs_here_without_gpu(flags.executor)
+    pairs = [paired(pair, pairing, is_on_cpu=is_on_cpu) for pair in pairs]
+    jobs = [QueueJob.of(pair) for pair in pairs]
+    if config.cluster.whole_nodes and goes_to_slurm(flags.executor):
+        jobs = whole_nodes(pairs, config)
+    if pairing == "interleaved":
+        for pair in pairs:
+            if len(pair.jobs) > 1 and (reason := pair.why_not_interleaved):
+                print(wrapped(f"Not interleaved but together: {pair.cell.name}: {reason}"))
+    scripts = write_scripts(jobs, config, config_path=flags.config, results=results.root)
+    if flags.dry_run:
+        return print_dry_run(
+            jobs,
+            results,
+            executor=flags.executor,
+            config=config,
+            beside=beside,
+        )
 
     from pipeline.submission.submit import choose_executor, submit
     from pipeline.watching.follow import INTERRUPTED, follow

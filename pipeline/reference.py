@@ -14,7 +14,7 @@ from harness.experiments.model import AskedOfSlurm, ClusterConfig, GpuConfig
 from harness.files import write_atomically
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS, Framework, Frozen, Launch, MeasurementSettings, WandbSettings
-from harness.results import parity, record, sequential
+from harness.results import parity, sequential
 from harness.results.flags import WORTHLESS, meanings
 from harness.results.quantities import COMPARED, QUANTITIES
 from harness.work import closeness
@@ -27,11 +27,6 @@ ANY_METRIC = Metric(name="the metric", words="the task's metric", higher_is_bett
 NAMES: dict[Framework, str] = {"jax": "JAX", "torch": "PyTorch"}
 USE_CASES = ("train", "per_sample_gradients", "inference", "many_models")
 """In the order of their numbers in experiments.yaml."""
-PARTS_OF_A_RECORD = (
-    *(record.Record, record.Result, record.Blocks, record.Latency, record.Memory, record.Energy, record.HeldBack),
-    *(record.InTurns, record.EpochPoint, record.Evaluation, record.Explanation, record.TracedWindow),
-    *(record.KernelTime, record.Work, record.Check, record.RankResult, record.DataIdentity, record.WeightsIdentity),
-)
 BOUNDS = {
     **{"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "exclusiveMaximum": "less than"},
     "multipleOf": "a multiple of",
@@ -211,14 +206,6 @@ def looks_table() -> str:
     )
 
 
-def record_tables() -> Iterator[str]:
-    for one in PARTS_OF_A_RECORD:
-        words = of_fields(one)
-        rows = ((f"`{name}`", words.get(name, "")) for name in one.model_fields)
-        yield f"**{one.__name__}.** {' '.join((one.__doc__ or '').split())}".rstrip()
-        yield markdown_table(("field", "what"), rows)
-
-
 def use_case_part(name: str) -> Iterator[str]:
     of = use_case(name)
     yield f"### {name}"
@@ -321,9 +308,6 @@ def parts() -> Iterator[str]:
     yield settings_table(Launch)
     yield "`wandb`:"
     yield settings_table(WandbSettings)
-    yield "## A record"
-    yield "One JSON file for each measurement. Raw samples only; the numbers above are derived on reading."
-    yield from record_tables()
 
 
 def page(content: Iterable[str]) -> str:

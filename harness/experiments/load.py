@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from harness.experiments.like import fill_in
 from harness.experiments.model import Config
 from harness.experiments.profile import lay_profile
 from harness.experiments.rules import check
@@ -14,7 +13,6 @@ def load_config(path: Path, profile: Path | None = None) -> Config:
     """`profile`: of a cluster, laid over it. Raises ConfigError that lists every problem: first those of the shape,
     then those of the meaning."""
     source = read_source(path)
-    fill_in(source)
     if profile is not None:
         lay_profile(source, profile)
     config = read_shape(source, Config)

@@ -163,8 +163,6 @@ class ClusterConfig(AskedOfSlurm):
     whole_nodes: bool = False
     """A job takes a node with all of its GPUs (`gpus.NAME.per_node`), and measures on each of them another cell of one
     GPU, side by side."""
-    max_parallel_jobs: Count | None = None
-    """Jobs of this project that Slurm may run at once; None sets no limit."""
     frameworks: dict[Framework, FrameworkConfig] = Field(default={}, validate_default=True)
     """Has an entry for each framework after validation."""
 
@@ -298,8 +296,6 @@ class UseCaseConfig(Frozen):
 
     name: FileName
     """As harness/work/use_cases/ declares it."""
-    like: Count | None = None
-    """The use case that gave what is absent here (harness/experiments/like.py)."""
     devices: CountOfMachines = 1
     """GPUs over all nodes."""
     nodes: CountOfMachines = 1

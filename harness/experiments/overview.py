@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ConfigError
-from harness.experiments.like import fill_in
 from harness.experiments.source import read_source
 from harness.suggest import valid_names
 
@@ -26,9 +25,8 @@ class Overview:
 
 
 def overview(path: Path) -> Overview:
-    """Raises ConfigError for a file that cannot be read, or whose `like` names nothing."""
+    """Raises ConfigError for a file that cannot be read."""
     source = read_source(path)
-    fill_in(source)
     data = source.data if isinstance(source.data, dict) else {}
     use_cases, benchmarks = (
         found if isinstance(found := data.get(key), dict) else {} for key in ("use_cases", "benchmarks")

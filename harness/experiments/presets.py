@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from harness.errors import ConfigError
-from harness.experiments.expand import Scope, Selection, expand_variants, pairs_in, scope_of
+from harness.experiments.expand import Scope, Selection, pairs_in, scope_of
 from harness.experiments.model import Config, PresetConfig, PresetPart
 from harness.experiments.narrow import Narrowing, places_of, require_valid
 from harness.plan import FRAMEWORKS, Framework, Pair
@@ -136,18 +136,3 @@ def cells_in_words(config: Config, name: str) -> str:
     """`mnist_1, cifar10_1, ...`"""
     cells = (cell for part in config.presets[name].parts for cell in cells_of(config, part))
     return ", ".join(dict.fromkeys(f"{benchmark}_{number}" for benchmark, number in cells))
-
-
-def left_out(config: Config, pairs: Iterable[Pair], *, quick: bool) -> tuple[int, int]:
-    """Of all variants of both frameworks that experiments.yaml has on one device kind: how many these pairs have, and
-    how many there are."""
-    chosen: set[tuple[str, str, int, str]] = set()
-    for pair in pairs:
-        for job in pair.jobs:
-            chosen |= {(job.framework, pair.cell.benchmark, pair.cell.use_case, one.key) for one in job.variants}
-    everything = sum(
-        len(expand_variants(config, framework, benchmark, number, quick=quick))
-        for benchmark, number in cells_of(config, PresetPart())
-        for framework in FRAMEWORKS
-    )
-    return len(chosen), everything

@@ -199,8 +199,7 @@ def _check_use_case(number: int, given: UseCaseConfig, config: Config, source: S
     for axis, field in declared.options.model_fields.items() if declared else ():
         if field.is_required() and axis not in given.options:
             yield source.problem((*keys, "options", axis), "is missing; list the values to measure")
-    if given.like is None or given.exclude != config.use_cases[given.like].exclude:
-        yield from _check_exclude(keys, given.exclude, [number], config, source)
+    yield from _check_exclude(keys, given.exclude, [number], config, source)
 
 
 def _check_axes(

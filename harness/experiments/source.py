@@ -72,8 +72,6 @@ class Source:
     keys: dict[Keys, Place] = field(default_factory=dict)
     dotted: dict[Keys, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    origins: dict[Keys, str] = field(default_factory=dict)
-    """Of what was taken over: whose it is."""
 
     def problem(self, keys: Keys, rule: str, *, at_key: bool = False, value: object = ...) -> Problem:
         """A problem with the value at `keys`, or with the nearest thing above it that stands in the file."""
@@ -82,8 +80,6 @@ class Source:
             known = known[:-1]
         missing = "".join(f".{key}" for key in keys[len(known) :])
         where = (self.dotted[known] + missing).removeprefix(".")
-        if known in self.origins:
-            where += f" (of {self.origins[known]})"
         place = self.keys.get(known, self.values[known]) if at_key or missing else self.values[known]
         if value is ...:
             value = "" if at_key or missing else shown(self.at(known))
@@ -94,26 +90,6 @@ class Source:
         for key in keys:
             value = value[key]
         return value
-
-    def take_over(self, origin: Keys, keys: Keys) -> None:
-        """What is absent at `keys` from `origin`, also within the mappings that stand in both."""
-        own = self.at(keys)
-        for key, value in self.at(origin).items():
-            theirs, ours = (*origin, key), (*keys, key)
-            if key not in own:
-                own[key] = value
-                self._take_over_places(theirs, ours, of=self.dotted[origin])
-            elif isinstance(value, dict) and isinstance(own[key], dict):
-                self.take_over(theirs, ours)
-
-    def _take_over_places(self, origin: Keys, keys: Keys, *, of: str) -> None:
-        for places in (self.values, self.keys):
-            inside = [known for known in places if known[: len(origin)] == origin]
-            for known in inside:
-                ours = (*keys, *known[len(origin) :])
-                places[ours] = places[known]
-                self.dotted[ours] = self.dotted[keys[:-1]] + self.dotted[known].removeprefix(self.dotted[origin[:-1]])
-                self.origins[ours] = of
 
     def lay_over(self, other: "Source", keys: Keys = ()) -> None:
         """What `other` says at `keys`, in place of what stands here: mappings key by key, a list or value as a whole.
@@ -132,9 +108,8 @@ class Source:
         self.dotted |= other.dotted
 
     def error(self, problems: list[Problem]) -> ConfigError:
-        """All of them, in the order of the file. What was taken over is complained about once, where it stands."""
-        once = {(one.place, one.value, one.rule): one for one in sorted(problems, key=lambda one: -len(one.where))}
-        return ConfigError("\n".join(problem.text(self.name) for problem in sorted(once.values())))
+        """All of them, each once, in the order of the file."""
+        return ConfigError("\n".join(problem.text(self.name) for problem in sorted(set(problems))))
 
 
 def shown(value: object) -> str:

@@ -1,7 +1,7 @@
 """One framework's part of a job: its measurements, each in fresh processes, one record each. Imports no framework."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from harness.job.parity_run import ParityRun
 from harness.job.progress import Heartbeat, Teller
 from harness.job.ranks import RanksReport
 from harness.job.steps import Candidate
-from harness.job.tracker import Alert, Tracker, open_tracker
+from harness.job.tracker import Tracker, open_tracker
 from harness.job.warm_start import explains_itself, has_warm_start, start_twice, with_warm_start
 from harness.measure.channel import ChildTask, Event
 from harness.measure.gpu import open_gpu
@@ -125,9 +125,9 @@ class Arm:
     def open(self) -> None:
         self.tracker = open_tracker(self.plan.wandb, self._results, self._inputs.folder.name)
 
-    def finish(self, alerts: Sequence[Alert]) -> None:
+    def finish(self) -> None:
         """Nothing is left to be measured."""
-        self.tracker.finish(ratios=list(self._ratios()), alerts=alerts, has_failed=self._has_failed)
+        self.tracker.finish(ratios=list(self._ratios()), has_failed=self._has_failed)
 
     def _ratios(self) -> Iterator[Mapping[str, float | str | None]]:
         """Of each variant whose last replicate is at a look: the ratio over all of its pairs."""

@@ -18,9 +18,9 @@ from harness.job.children import JOB_SIGNALS, RanksStuckError
 from harness.job.cut_offs import LAST_AFTER, CutOffs
 from harness.job.interleaved import work_in_turns
 from harness.job.model_gate import Verdict, judge_models
-from harness.job.progress import Heartbeat, Teller, campaign_ended
+from harness.job.progress import Heartbeat, Teller
 from harness.job.steps import Step, counterparts, first_ratio, in_turn, planted_partners, screenings
-from harness.job.tracker import Alert, WandbTracker
+from harness.job.tracker import WandbTracker
 from harness.job.turn import turn
 from harness.measure.gpu import EXCLUSIVE_MODES, open_gpu
 from harness.paths import JobFolder, Results, timestamp
@@ -133,15 +133,14 @@ class Job:
         except ProjectError as error:
             self.progress.last_error = str(error)
             self._teller.beat("stopped")
-            self._finish(str(error))
+            self._finish()
             if not isinstance(error, RanksStuckError):
                 raise
             self._teller.say(f"error: {error}")
             return EXIT_FAILED
         else:
             self._teller.beat("done")
-            failed = self.progress.measurements_failed
-            self._finish(f"{failed} measurements; the last: {self.progress.last_error}" if failed else None)
+            self._finish()
         finally:
             for arm in self._arms.values():
                 arm.close()
@@ -153,15 +152,11 @@ class Job:
         self._teller.say(f"done: {measured} measured, {had_a_record} had a record, {failed} failed")
         return EXIT_FAILED if progress.measurements_failed else 0
 
-    def _finish(self, failure: str | None) -> None:
-        """The runs in W&B get their end, and whoever follows them an alert, once."""
-        arms = [arm for arm in self._arms.values() if isinstance(arm.tracker, WandbTracker)]
-        alerts: list[Alert] = [] if failure is None else [(f"{self._pair.name}: failed", failure, "ERROR")]
-        if arms and (ended := campaign_ended(self._results)) is not None:
-            alerts.append(("The campaign has ended", ended, "INFO"))
-        for arm in sorted(arms, key=lambda arm: not arm.measured):
-            arm.finish(alerts)
-            alerts = []
+    def _finish(self) -> None:
+        """End the runs in W&B."""
+        for arm in self._arms.values():
+            if isinstance(arm.tracker, WandbTracker):
+                arm.finish()
 
     def check(self) -> dict[str, Verdict]:
         """The gate of the models alone: nothing is timed or recorded. Raises as `run` does."""

@@ -1,7 +1,6 @@
 """The heartbeat: what a job is doing now, in a small file that `main.py status` reads from any node."""
 
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from harness.errors import RecordError
 from harness.files import in_words, read_json, write_atomically
-from harness.paths import Results
 
 STALE_AFTER_S = 120.0
 """A running job beats more often; silence longer than this means that it died or its node did."""
@@ -18,8 +16,6 @@ BEAT_EVERY_S = 3.0
 BEAT_IN_SLURM_EVERY_S = 30.0
 """Hundreds of jobs write to one file system there. A measurement that ends is told at once all the same."""
 PRINT_EVERY_S = 10.0
-WAITING_S = 30 * 24 * 3600.0
-"""A job without a beat for longer is not waited for: it was cancelled elsewhere, or died before its first one."""
 
 State = Literal["running", "stopped", "done"]
 Count = Annotated[int, Field(ge=0, le=10**9)]
@@ -93,22 +89,6 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
         return None
     except (OSError, ValueError) as error:  # pydantic's ValidationError is a ValueError
         raise RecordError(f"{path}: not a heartbeat: {in_words(error)}") from error
-
-
-def campaign_ended(results: Results) -> str | None:
-    """How many jobs of this folder are over, in words. None while one of them waits or runs, and where there is only
-    one. A heartbeat that cannot be read is of a job that is over."""
-    over = failed = 0
-    for folder in results.job_folders():
-        beat = None
-        with suppress(RecordError, OSError):
-            beat = read_heartbeat(folder.heartbeat)
-            waits_no_more = folder.cancelled.exists() or time.time() - folder.plan.stat().st_mtime > WAITING_S
-            if not waits_no_more if beat is None else beat.state == "running" and not beat.is_stale:
-                return None
-        over += 1
-        failed += beat is None or beat.state != "done" or beat.measurements_failed > 0
-    return f"{over} jobs are over; {failed} of them failed, or were stopped before their end" if over > 1 else None
 
 
 class Teller:

@@ -38,9 +38,6 @@ MAX_TAG_LENGTH = 64
 """W&B refuses longer ones."""
 CURVES = ("train/", "test/")
 
-Alert = tuple[str, str, str]
-"""Title, text and level, INFO or ERROR."""
-
 
 class Tracker:
     """W&B is disabled: nothing happens. No method raises. `begin` and `log` return at once; `end`, `finish` and `close`
@@ -60,7 +57,7 @@ class Tracker:
     def end(self, record: Record, numbers: Mapping[str, float | str]) -> None:
         """Of a measurement."""
 
-    def finish(self, *, ratios: Sequence[Mapping[str, Any]], alerts: Sequence[Alert], has_failed: bool) -> None:
+    def finish(self, *, ratios: Sequence[Mapping[str, Any]], has_failed: bool) -> None:
         """All is measured: the run gets its table of ratios and its records. Without this, `close` leaves it as one
         that was cut off, to be continued by the same job."""
 
@@ -200,10 +197,10 @@ class WandbTracker(Tracker):
         )
         self._wait()
 
-    def finish(self, *, ratios: Sequence[Mapping[str, Any]], alerts: Sequence[Alert], has_failed: bool) -> None:
+    def finish(self, *, ratios: Sequence[Mapping[str, Any]], has_failed: bool) -> None:
         if (one := self._followed) is not None:  # else all had a record
             artifact = artifact_of(self._results, one.cell, one.framework)
-            content = {"ratios": ratios, "alerts": alerts, "artifact": artifact, "exit_code": int(has_failed)}
+            content = {"ratios": ratios, "artifact": artifact, "exit_code": int(has_failed)}
             self._send({"kind": "finish", **content})
             self._wait()
 

@@ -6,7 +6,7 @@ hold up nor end a job: its parent waits for a bounded time and then kills it.
 Both directions are JSON, one message a line.
     in, on stdin:    {"kind": "begin", "run": {...}}   {"kind": "log", "values": {...}}
                      {"kind": "end", "tags": [...], "config": {...}, "row": {...}}   of a measurement
-                     {"kind": "finish", "ratios": [...], "alerts": [...], "artifact": {...}, "exit_code": 0}
+                     {"kind": "finish", "ratios": [...], "artifact": {...}, "exit_code": 0}
                      end of file: leave; a run that is open was cut off
     out, on stdout:  {"kind": "url", "url": ...}   {"kind": "message", "text": ...}   {"kind": "ended"}
 """
@@ -130,16 +130,11 @@ class Publisher:
         """All is measured."""
         if self._run is None:
             return
-        for what, part in (("an alert", self._alert), ("the records", self._log_at_end)):
-            try:  # each by itself: a server may refuse one and take the other
-                part(self._run, message)
-            except Exception as error:  # it asks the server; what W&B lacks is in the results folder
-                reply("message", text=f"W&B lacks {what} of a run: {_one_line(error)}")
+        try:
+            self._log_at_end(self._run, message)
+        except Exception as error:  # it asks the server; what W&B lacks is in the results folder
+            reply("message", text=f"W&B lacks the records of a run: {_one_line(error)}")
         self.finish(message["exit_code"], reply)
-
-    def _alert(self, run: "wandb.Run", message: dict[str, Any]) -> None:
-        for title, text, level in message["alerts"]:
-            run.alert(title, text, level)
 
     def _log_at_end(self, run: "wandb.Run", message: dict[str, Any]) -> None:
         import wandb

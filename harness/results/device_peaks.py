@@ -1,5 +1,5 @@
 """Device peaks: the fastest matrix products of each precision and the fastest traffic to a device's memory, as timed in
-both frameworks, beside the figures of its maker's datasheet. Formulas are pure."""
+both frameworks. Formulas are pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -138,42 +138,3 @@ def read_device_peaks(path: Path) -> DevicePeaksRecord:
         raise RecordError(f"{path}: not a record of device peaks: {in_words(error)}") from error
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
-
-
-class Datasheet(NamedTuple):
-    """What the maker says of a GPU, dense and not 2:4-sparse. In 10^12 operations and bytes per second; None where it
-    is not known here."""
-
-    name: str
-    fp32: float | None
-    tf32: float | None
-    bf16: float | None
-    terabytes_per_s: float | None
-    source: str
-
-    def per_s(self, precision: Precision) -> float | None:
-        tera = {"fp32": self.fp32, "tf32": self.tf32, "bf16": self.bf16}.get(precision)
-        return None if tera is None else tera * 1e12
-
-
-_A100 = "NVIDIA's datasheet, as glennklockwood.com/garden/processors/A100 quotes it"
-_HOPPER = (
-    "NVIDIA's datasheet, halved where it has sparsity, as torchtitan (torchtitan/tools/utils.py) and levanter "
-    "(levanter/utils/flop_utils.py) quote it"
-)
-_BOOST = "2 x multiply-adds per clock and SM x SMs x boost clock"
-DATASHEETS: Mapping[str, Datasheet] = {
-    "A100-SXM4-40GB": Datasheet("A100 SXM 40 GB", 19.5, 156, 312, 1.555, _A100),
-    "A100-SXM4-80GB": Datasheet("A100 SXM 80 GB", 19.5, 156, 312, 2.039, _A100),
-    "H100 PCIe": Datasheet("H100 PCIe", 51, 378, 756, 2.0, _HOPPER),
-    "H100 80GB HBM3": Datasheet("H100 SXM", 67, 494.7, 989, 3.35, _HOPPER),
-    "H200": Datasheet("H200 SXM", 67, 494.7, 989, 4.8, _HOPPER),
-    "GeForce RTX 2080 Ti": Datasheet("RTX 2080 Ti", 13.4, None, None, None, f"{_BOOST}: 64 x 68 x 1.545 GHz"),
-    "RTX A5000": Datasheet("RTX A5000", 27.8, 55.5, 111, None, f"{_BOOST}: 128/256/512 x 64 x 1.695 GHz"),
-}
-"""By the end of the name that NVML gives."""
-
-
-def datasheet(device: str) -> Datasheet | None:
-    """None where the GPU is not in the table, and for a slice of one."""
-    return next((sheet for ending, sheet in DATASHEETS.items() if device.endswith(ending)), None)

@@ -23,7 +23,7 @@ MOST_NAMED = 5
 PACKAGES = frozenset(
     {
         *("jax", "jaxlib", "flax", "optax", "ml-dtypes"),
-        *("torch", "torchvision", "triton", "opacus"),
+        *("torch", "torchvision", "triton"),
         *("numpy", "scipy", "wandb", "submitit", "nvidia-ml-py"),
     }
 )

@@ -1,98 +1,47 @@
-"""What a record's environment holds, as far as a report relies on it. Whatever else stands there is left as it is."""
+"""The types of those entries of a record's environment that a report relies on. All others are left as they are."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, TypeAdapter, ValidationError
 
-Number = Annotated[float, Field(ge=0, le=1e18)]
+Number = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)] | None
+Count = Annotated[int, Field(ge=0, le=10**6)]
 
-
-class Known(BaseModel):
-    model_config = ConfigDict(extra="allow", allow_inf_nan=False, strict=True)
-
-
-class Gpu(Known):
-    name: str | None = None
-    uuid: str | None = None
-    uuids: list[str | None] = []
-    names: list[str] | None = None
-    driver_version: str | None = None
-    cuda_driver_version: str | None = None
-    memory_total_bytes: Number | None = None
-    max_sm_clock_mhz: Number | None = None
-
-
-class Framework(Known):
-    name: str | None = None
-    version: str | None = None
-    platform: str | None = None
-    device: str | None = None
-    device_uuid: str | None = None
-
-
-class Cpu(Known):
-    model: str | None = None
-    affinity: list[int] | None = None
-    quota: Number | None = None
+TYPES: dict[Any, str] = {
+    dict[str, Any] | None: "gpu framework cpu process git slurm lock pairing",
+    dict[str, str] | None: "packages variables variables_unset code",
+    str | None: (
+        "python platform node scheduler installed_sha256 gpu.name gpu.uuid gpu.driver_version gpu.cuda_driver_version "
+        "framework.name framework.version framework.platform framework.device framework.device_uuid cpu.model "
+        "git.commit slurm.job_id lock.name lock.file lock.sha256 "
+        "pairing.kind pairing.pair pairing.partner pairing.turns"
+    ),
+    bool | None: "git.clean",
+    Number: ("gpu.memory_total_bytes gpu.max_sm_clock_mhz cpu.quota process.threads process.quota pairing.active_s"),
+    list[Number]: "load_average",
+    list[int] | None: "cpu.affinity process.affinity",
+    list[str] | None: "gpu.names",
+    list[str | None] | None: "gpu.uuids",
+    list[str]: "lock.others",
+    Count | None: "slurm.restart_count",
+    Count: "lock.packages lock.matching",
+}
+"""Entries by their type, as `section.entry`. A lock has both of its counts."""
+REQUIRED = ("lock.packages", "lock.matching")
+"""Entries that their section must have."""
+CHECKS = {place: TypeAdapter[Any](kind) for kind, places in TYPES.items() for place in places.split()}
 
 
-class Process(Known):
-    affinity: list[int] | None = None
-    threads: Number | None = None
-    quota: Number | None = None
-
-
-class Git(Known):
-    commit: str | None = None
-    clean: bool | None = None
-
-
-class Slurm(Known):
-    job_id: str | None = None
-    restart_count: Annotated[int, Field(ge=0, le=10**6)] | None = None
-
-
-class Lock(Known):
-    name: str | None = None
-    file: str | None = None
-    sha256: str | None = None
-    packages: Annotated[int, Field(ge=0, le=10**6)]
-    matching: Annotated[int, Field(ge=0, le=10**6)]
-    others: list[str] = []
-
-
-class Pairing(Known):
-    kind: str | None = None
-    pair: str | None = None
-    partner: str | None = None
-    turns: str | None = None
-    active_s: Number | None = None
-
-
-class KnownEnvironment(Known):
-    """Of `Record.environment`; harness/results/environment.py, installed.py and the runners' device.py write it."""
-
-    python: str | None = None
-    platform: str | None = None
-    node: str | None = None
-    scheduler: str | None = None
-    load_average: list[Number] = []
-    packages: dict[str, str] | None = None
-    installed_sha256: str | None = None
-    lock: Lock | None = None
-    variables: dict[str, str] | None = None
-    code: dict[str, str] | None = None
-    gpu: Gpu | None = None
-    framework: Framework | None = None
-    variables_unset: dict[str, str] | None = None
-    cpu: Cpu | None = None
-    process: Process | None = None
-    git: Git | None = None
-    slurm: Slurm | None = None
-    pairing: Pairing | None = None
-
-
-def require_known(environment: Mapping[str, Any]) -> None:
-    """Raises pydantic's ValidationError."""
-    KnownEnvironment.model_validate(environment)
+def why_odd(environment: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the first entry of another type, or None."""
+    for place, adapter in CHECKS.items():
+        section, _, name = place.rpartition(".")
+        entries = environment.get(section) if section else environment
+        if entries is None or (name not in entries and place not in REQUIRED):
+            continue
+        try:
+            adapter.validate_python(entries.get(name), strict=True)
+        except ValidationError as error:
+            return f"environment.{place}: {error.errors()[0]['msg']}"
+    return None

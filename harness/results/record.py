@@ -21,7 +21,7 @@ from harness.errors import RecordError
 from harness.files import in_words, read_json, way_out, write_atomically
 from harness.paths import Results
 from harness.plan import LONGEST_S, DataKind, Frozen, Measurement
-from harness.results.known_environment import require_known
+from harness.results.known_environment import why_odd
 
 SCHEMA_VERSION: Literal[2] = 2
 
@@ -433,11 +433,7 @@ def _odd_outside_the_schema(record: Record) -> str | None:
             is_time = False
         if not is_time:
             return f"{name}: must be a time with its zone (ISO 8601)"
-    try:
-        require_known(record.environment)
-    except ValidationError as error:
-        return f"environment.{in_words(error)}"
-    return None
+    return why_odd(record.environment)
 
 
 def find_settled_record(

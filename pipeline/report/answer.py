@@ -308,7 +308,7 @@ class Group:
 
 
 def groups_of(compared: Sequence[Section]) -> list[Group]:
-    """Full measurements before quick ones, real data before the sample, then by device, lab and software. Sections
+    """Full measurements before quick ones, real data before the sample, then by device, cluster and software. Sections
     without any row are left out."""
     found: dict[tuple[bool, bool, str, str], list[Section]] = defaultdict(list)
     for section in compared:

@@ -4,7 +4,6 @@ Replicates of two times are no neighbours, so the ratio is unpaired: Welch's int
 throughputs. It holds what processes differ by; another node or driver stands beside the ratio, in words.
 """
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,12 @@ from harness.results.statistics import Interval, geometric_mean, unpaired_interv
 from pipeline.report.compare import NAMES, SAME, RowKey, Setup, data_id, device_name, row_labels, settings_digest
 from pipeline.report.conditions import differing_names
 from pipeline.report.csv_files import csv_of
-from pipeline.report.software import Arms, Lab, Software, lab_of, software_of, words_apart
+from pipeline.report.software import Software, cluster_of, software_of
 from pipeline.report.table import Line, Table, group, texts
 from pipeline.report.wording import of_how_many
 
-MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 NOTHING_IN_COMMON = (
-    "Nothing was measured both in the baseline and later: the same row, mode, settings and data on the same device. "
+    "Nothing was measured both in the baseline and here: the same row, mode, settings and data on the same device. "
     "`python main.py --force` measures again what has a record."
 )
 MOST_NAMED = 5
@@ -70,25 +68,16 @@ class Change:
         return self.interval is not None and self.interval.high < 1 - limit
 
 
-def before_and_after(records: Iterable[Record], month: str) -> tuple[list[Record], list[Record]]:
-    """Those that ended in this month (`2026-10`, UTC) or before, and the later ones."""
-    records = list(records)
-    return [one for one in records if one.ended_at[:7] <= month], [one for one in records if one.ended_at[:7] > month]
-
-
 Key = tuple[object, ...]
-Made = tuple[Lab, Software | None]
-NO_ARMS: Arms = (None, None)
+Made = tuple[str, Software | None]
+"""Cluster and software."""
 
 
-def changes_of(then: Iterable[Record], now: Iterable[Record], *, same_lab: bool) -> tuple[list[Change], list[str]]:
-    """Of each mode that both have: each lab's and software's newest replicates against the newest software of then; and
-    the names of those that only the baseline has.
-
-    Args:
-        same_lab: a lab is compared with itself alone. Else `then` is a folder of its own, whoever filled it.
-    """
-    before, after = _by_software(then, same_lab), _by_software(now, same_lab)
+def changes_of(then: Iterable[Record], now: Iterable[Record]) -> tuple[list[Change], list[str]]:
+    """Return the change of each mode that both results folders have, and the names of the modes that only the baseline
+    has. The newest replicates of each cluster and software are compared with the newest software of the
+    baseline."""
+    before, after = _by_software(then), _by_software(now)
     pairs: list[tuple[list[Record], list[Record]]] = []
     alone: list[list[Record]] = []
     for key, of_then in before.items():
@@ -105,7 +94,7 @@ def changes_of(then: Iterable[Record], now: Iterable[Record], *, same_lab: bool)
     return order, sorted(missing)
 
 
-def _by_software(records: Iterable[Record], same_lab: bool) -> dict[Key, dict[Made, dict[int, Record]]]:
+def _by_software(records: Iterable[Record]) -> dict[Key, dict[Made, dict[int, Record]]]:
     """The newest record of each replicate that may be compared; the software with the newest of all is last."""
     found: dict[Key, dict[Made, dict[int, Record]]] = defaultdict(dict)
     for record in sorted(records, key=lambda record: record.ended_at):
@@ -113,8 +102,8 @@ def _by_software(records: Iterable[Record], same_lab: bool) -> dict[Key, dict[Ma
         if comparable_throughput(record) is None or measurement.is_screening:
             continue
         work = measurement.model_copy(update={"replicate": 0}).id
-        key = work, device_name(record), data_id(record), lab_of(record) if same_lab else None
-        made = lab_of(record), software_of(record)
+        key = work, device_name(record), data_id(record)
+        made = cluster_of(record), software_of(record)
         of_made = found[key].pop(made, {})
         found[key][made] = of_made | {measurement.replicate: record}
     return found
@@ -122,12 +111,10 @@ def _by_software(records: Iterable[Record], same_lab: bool) -> dict[Key, dict[Ma
 
 def _names(records: Sequence[Record]) -> list[tuple[str, str]]:
     """Place and mode of each, in as few words as tell different work apart."""
-    labs = words_apart((lab_of(one), NO_ARMS) for one in records)
     keys = []
     for one in records:
         of = one.measurement
-        lab = labs[lab_of(one), NO_ARMS]
-        setup = Setup(device=device_name(one), cell=of.cell, data=of.data, quick=of.quick, apart=lab)
+        setup = Setup(device=device_name(one), cell=of.cell, data=of.data, quick=of.quick)
         label = f"{setup.place}: {NAMES[of.framework]} {of.variant.key}"
         keys.append((setup.place, RowKey(label, settings_digest(of), data_id(one))))
     labels = row_labels([key for _, key in keys], {key: one for (_, key), one in zip(keys, records, strict=True)})

@@ -1,5 +1,5 @@
 """What calibrations say: how often the verdict on a known slowdown is right. From records to shares, then to the tables
-of `main.py calibrate` and docs/studies.md and to the report's sentences about each of its devices.
+of `main.py calibrate` and to the report's sentences about each of its devices.
 
 In every round (a replicate of the plan) one fresh process measured each condition. A trial takes the rounds in an order
 of its own and, of each, one of the two unslowed processes as the base, both by chance; it judges the base in the place
@@ -17,24 +17,19 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from harness.errors import RecordError
-from harness.paths import PUBLISHED, REPOSITORY, Results
+from harness.paths import PUBLISHED, Results
 from harness.plan import BASES, CONDITIONS_IN_TURNS, FRAMEWORKS, PAIRS_IN_TURNS, SLOWDOWNS, Framework, Measurement
 from harness.results.ratios import replicate_of, took_turns
 from harness.results.record import Record, active_s
 from harness.results.sequential import LogRatio, Verdict, estimate_sequentially, looks_of
 from harness.results.statistics import median, percentile
-from pipeline.markdown import GeneratedPart, markdown_table
+from pipeline.markdown import markdown_table
 from pipeline.report.compare import NAMES, device_of
 from pipeline.report.conditions import uses_gpu
 from pipeline.report.reading import read_records
 
 COMMAND = "python main.py calibrate"
 PUBLISHED_CALIBRATIONS = Results(root=PUBLISHED).calibration
-DOCS = REPOSITORY / "docs" / "studies.md"
-PART_OF_DOCS = GeneratedPart(
-    begin="<!-- calibration: written by `python main.py calibrate --update-docs` -->", end="<!-- end of calibration -->"
-)
 MOST_PAIRS = 12
 TRIALS = 1000
 PERFECT_CALIBRATIONS, PERFECT_TRIALS = 200, 100
@@ -331,24 +326,6 @@ def _cells(row: Row, pair_minutes: float) -> list[str]:
     shares = [percent(row.shares[answer]) for answer in ANSWERS]
     ratio = [f"{row.ratio:.4f}", f"{(row.ratio / row.true_ratio - 1) * 100:+.2f} %"]
     return [planted, *shares, *ratio, f"{row.pairs:.1f}", f"{row.pairs * pair_minutes:.1f}"]
-
-
-def update_docs(docs: Path = DOCS, folder: Path = PUBLISHED_CALIBRATIONS) -> None:
-    """Write the tables of all published calibrations between the markers.
-
-    Raises:
-        RecordError: a published file is no record.
-        ProjectError: the markers are missing.
-    """
-    PART_OF_DOCS.write(docs, published_text(folder))
-
-
-def published_text(folder: Path = PUBLISHED_CALIBRATIONS) -> str:
-    """What stands between the markers. Raises RecordError as update_docs does."""
-    published, refused = read_calibrations([folder])
-    if refused:
-        raise RecordError(refused[0])
-    return describe(published)
 
 
 # The devices of a report: can its verdicts be trusted there?

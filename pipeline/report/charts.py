@@ -72,9 +72,6 @@ FIELDS = {
     "time_s": ("time (s)", NUMBER),
     "ms": ("ms", NUMBER),
     "count": ("in a step", NUMBER),
-    "intensity": ("operations / byte", NUMBER),
-    "teraflops": ("TFLOP / s", NUMBER),
-    "share": ("of attainable", PERCENT),
 }
 """Title and format of each field that is a number, or has another title than its name."""
 
@@ -319,33 +316,6 @@ def time_by_class(points: Points, *, on_device: bool) -> Chart:
     )
 
 
-def roofline(points: Points) -> Chart:
-    """Points of explained steps, and lines of what the device can do, in one set of data: `kind` tells them apart."""
-    x = _numbers("operations / byte of least traffic", LOG, format=",.3~r")
-    y = _numbers("TFLOP / s", LOG, format=",.3~r")
-    places: Spec = {"x": {"field": "intensity", **x}, "y": {"field": "teraflops", **y}}
-    tooltip = _tooltip("variant", "framework", "mode", "precision", "intensity", "teraflops", "share")
-    roofs: Spec = {
-        "transform": [{"filter": "datum.kind == 'roof'"}],
-        "mark": {"type": "line", "style": "neutral", "strokeWidth": 1.5},
-        "encoding": {**places, "detail": {"field": "precision"}},
-    }
-    steps: Spec = {
-        "transform": [{"filter": "datum.kind == 'step'"}],
-        "mark": POINT,
-        "encoding": {**places, **COLOR, **SHAPE, "tooltip": tooltip},
-    }
-    return Chart(
-        name="roofline",
-        title="Roofline",
-        caption="The work of a step over its time, in each framework's fastest mode, and the lines that bound it: what "
-        "the device reached in large matrix products of this precision, and in traffic to its memory. Least traffic: "
-        "each product reads and writes its operands once; no measured traffic.",
-        points=points,
-        layers={"height": 240, "layer": [roofs, steps]},
-    )
-
-
 def specification(chart: Chart, palette: Palette, *, title: str = "", width: int = 460) -> Spec:
     """Vega-Lite, the whole of it. The page fills in the points, and the width of what has no fixed one.
 
@@ -366,7 +336,7 @@ def specification(chart: Chart, palette: Palette, *, title: str = "", width: int
     if is_static:
         spec["datasets"] = {chart.name: chart.points}
     if not chart.wide:
-        spec.setdefault("height", {"step": chart.row_height, "for": "position"})
+        spec["height"] = {"step": chart.row_height, "for": "position"}
         spec["width"] = width if is_static else "container"
         if not is_static:
             spec["autosize"] = {"type": "fit-x", "contains": "padding"}

@@ -2,8 +2,8 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,17 +12,9 @@ from harness.files import write_atomically
 from harness.paths import Results
 from harness.plan import Cell, JobPlan, Measurement
 from harness.results.looks import needed
-from harness.results.parity import Judgement
 from harness.results.parity_gate import ParityGate
 from harness.results.record import Record
-from pipeline.collector import without_collector
-from pipeline.report.baseline import (
-    NOTHING_IN_COMMON,
-    baseline_csv,
-    baseline_table,
-    before_and_after,
-    changes_of,
-)
+from pipeline.report.baseline import NOTHING_IN_COMMON, baseline_csv, baseline_table, changes_of
 from pipeline.report.calibration import PUBLISHED_CALIBRATIONS, calibrated_devices, read_calibrations
 from pipeline.report.compare import NAMES, UNKNOWN_DEVICE, Judge, Section, device_name, sections
 from pipeline.report.device_peaks import read_all_device_peaks
@@ -35,9 +27,8 @@ from pipeline.report.files import (
 )
 from pipeline.report.page import page_html
 from pipeline.report.publish import shelves
-from pipeline.report.reading import Reading, folder_names, read_folders, read_records
+from pipeline.report.reading import Reading, read_records
 from pipeline.report.readme import PART_OF_README, PICTURES, full_sections, picture_svg, pictures, published_part
-from pipeline.report.software import lab_of
 from pipeline.report.terminal import (
     new_console,
     null_console,
@@ -65,10 +56,8 @@ class ReportOptions:
     """By number or name."""
     readme: Path | None = None
     """Whose table is to be renewed."""
-    beside: tuple[Results, ...] = ()
-    """Other results folders, whose records are shown beside those of the first."""
-    baseline: Results | str | None = None
-    """What each framework is compared with instead: its records of a folder, or up to a month."""
+    baseline: Results | None = None
+    """The results folder with whose records each framework is compared instead."""
     fail_above: float | None = None
     """The slowdown from which on `baseline` is failed: 0.03 is 3 %."""
 
@@ -123,56 +112,41 @@ def make_page(results: Results) -> Path | None:
 def report_command(
     results: Results, options: ReportOptions, console: "Console | None" = None, judge: Judge | None = None
 ) -> int:
-    """`main.py report`: shows and writes what all records of the results folders say. 1 if there is none, else 0."""
-    folders = folder_names([results, *options.beside])
-    gates = {name: ParityGate(folder) for name, folder in folders.items()}
-
-    def judged(jax: Record, torch: Record) -> Judgement:
-        """By the numbers of the folder that both lie in."""
-        return gates[lab_of(jax).results_folder].judge(jax, torch)
-
-    with without_collector():
-        if options.baseline is not None:
-            return _against_baseline(folders, options, console or new_console())
-        return _report(folders, options, console or new_console(), judge or judged)
+    """Write and show the report of `main.py report`. Return 1 if there is nothing to compare, else 0."""
+    console = console or new_console()
+    if options.baseline is not None:
+        return _against_baseline(results, options.baseline, options, console)
+    return _report(results, options, console, judge or ParityGate(results).judge)
 
 
-def _read(folders: Mapping[str, Results], console: "Console") -> Reading:
-    paths = {name: sorted(folder.records().rglob("*.json")) for name, folder in folders.items()}
-    with _progress("reading records", sum(map(len, paths.values())), console) as advance:
-        reading = read_folders(paths, advance)
+def _read(results: Results, console: "Console") -> Reading:
+    reading = read_records(sorted(results.records().rglob("*.json")))
     _print_refused(reading.refused, console)
     return reading
 
 
-def _against_baseline(folders: Mapping[str, Results], options: ReportOptions, console: "Console") -> int:
+def _against_baseline(results: Results, baseline: Results, options: ReportOptions, console: "Console") -> int:
     """The table of `--baseline`. 1 if nothing can be compared, or something is slower by more than `fail_above`."""
 
-    def is_asked_for(record: Record) -> bool:
-        return options.takes_cell(record.measurement.cell, device_name(record))
+    def records_of(folder: Results) -> list[Record]:
+        records = _read(folder, console).records
+        return [one for one in records if options.takes_cell(one.measurement.cell, device_name(one))]
 
-    records = [one for one in _read(folders, console).records if is_asked_for(one)]
-    if isinstance(options.baseline, str):
-        then, now = before_and_after(records, options.baseline)
-    else:
-        assert options.baseline is not None, "only asked with one"
-        then, now = [one for one in _read({"": options.baseline}, console).records if is_asked_for(one)], records
-    changes, missing = changes_of(then, now, same_lab=isinstance(options.baseline, str))
+    changes, missing = changes_of(records_of(baseline), records_of(results))
     if not changes:
         print_line(console, NOTHING_IN_COMMON)
         return 1
-    folder = next(iter(folders.values())).report
-    write_text(folder / "baseline.csv", baseline_csv(changes))
+    file = results.report / "baseline.csv"
+    write_text(file, baseline_csv(changes))
     print_table(baseline_table(changes, missing, options.fail_above), console)
-    print_line(console, f"The same with all digits: {folder / 'baseline.csv'}")
+    print_line(console, f"The same with all digits: {file}")
     return int(options.fail_above is not None and any(one.is_slower_by(options.fail_above) for one in changes))
 
 
-def _report(folders: Mapping[str, Results], options: ReportOptions, console: "Console", judge: Judge) -> int:
-    results = next(iter(folders.values()))
-    reading = _read(folders, console)
+def _report(results: Results, options: ReportOptions, console: "Console", judge: Judge) -> int:
+    reading = _read(results, console)
     files = report_files(results.report)
-    peaks, odd = read_all_device_peaks(*(folder.device_peaks for folder in folders.values()))
+    peaks, odd = read_all_device_peaks(results.device_peaks)
     _print_refused(odd, console)
     everything = sections(reading.records, judge, peaks)
     compared = [section for section in everything if options.takes(section)]
@@ -185,29 +159,17 @@ def _report(folders: Mapping[str, Results], options: ReportOptions, console: "Co
         return 1
     to_draw = figures(files, compared) if options.figures else []
     with write_figures(files, to_draw) if options.figures else nullcontext([]) as drawn:  # while the rest is done here
-        calibrations, refused = read_calibrations(
-            [PUBLISHED_CALIBRATIONS, *(folder.calibration for folder in folders.values())]
-        )
+        calibrations, refused = read_calibrations([PUBLISHED_CALIBRATIONS, results.calibration])
         cells, devices = {section.setup.cell for section in compared}, {section.setup.device for section in compared}
         calibrated = calibrated_devices(calibrations, devices - {UNKNOWN_DEVICE})
         records = [r for r in reading.records if r.measurement.cell in cells and device_name(r) in devices]
-        source = " and ".join(str(one.root) for one in folders.values())
-        page = page_html(
-            compared,
-            records,
-            (*reading.refused, *refused),
-            source,
-            calibrated,
-        )
+        page = page_html(compared, records, (*reading.refused, *refused), results.root, calibrated)
         write_text(files.html, page)
         write_tables(files, compared)
         print_left_out(records, console)
         _print_refused(refused, console)
         print_answers(compared, console, calibrated)
-        with _progress("drawing figures", len(to_draw), console) as advance:
-            for problem in drawn:
-                _print_refused([problem] if problem else [], console)
-                advance()
+        _print_refused([problem for problem in drawn if problem], console)
     console.rule(style="dim")
     others = [files.csv.name, files.tables.name, *([files.figures.name] if options.figures else [])]
     print_line(console, f"Beside the page: {', '.join(others)}", style="dim")
@@ -261,19 +223,6 @@ def _nothing(results: Results, reading: Reading, everything: Sequence[Section]) 
         return f"No records under {results.records()}. Measure first: {TRY}"
     there = sorted({f"{s.setup.device}: {s.setup.cell.benchmark}, {s.setup.cell.use_case}" for s in everything})
     return f"No record is of that GPU, benchmark and use case. There are: {'; '.join(there)}."
-
-
-@contextmanager
-def _progress(what: str, total: int, console: "Console") -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, gone at its end; nothing in a file or pipe."""
-    from rich.progress import Progress
-
-    if not console.is_terminal:
-        yield lambda: None
-        return
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda: progress.advance(task)
 
 
 def _one_device_records(results: Results, plans: Sequence[JobPlan], console: "Console") -> list[Record]:

@@ -36,7 +36,7 @@ from harness.results.statistics import (
 )
 from harness.work.declared import headline_of, operations_of
 from pipeline.report.conditions import Condition, conditions, conditions_of_one_framework, side, uses_gpu
-from pipeline.report.software import Arms, Lab, Software, arms_of, lab_of, run_of, software_of, words_apart
+from pipeline.report.software import Arms, Software, arms_of, cluster_of, run_of, software_of, words_apart
 
 NAMES: dict[Framework, str] = {"jax": "JAX", "torch": "PyTorch"}
 NO_COMMON_REPLICATE = "no replicate is common to both"
@@ -63,11 +63,11 @@ class Setup:
     cell: Cell
     data: DataKind
     quick: bool
-    lab: Lab = Lab("", "")
+    cluster: str = ""
     arms: Arms = (None, None)
     apart: str = field(default="", compare=False)
-    """What tells it from others of the device, such as `lab A, torch 2.15.0`; empty where they have the same software
-    and are of one lab."""
+    """What tells it from others of the device, such as `cluster A, torch 2.15.0`; empty where they have the same
+    software and are of one cluster."""
 
     @property
     def where(self) -> str:
@@ -336,8 +336,8 @@ def device_of(environment: Mapping[str, Any]) -> str:
 def placed(records: Iterable[Record]) -> dict[Setup, list[Record]]:
     """One record for each measurement in each setup: the newest that is settled, or else the newest.
 
-    A later failure does not hide a number that was measured; a later number replaces an earlier one of the same lab and
-    software. What failed before its device was known counts only where nothing is settled on any.
+    A later failure does not hide a number that was measured; a later number replaces an earlier one of the same cluster
+    and software. What failed before its device was known counts only where nothing is settled on any.
     """
     of_places: dict[Setup, list[Record]] = defaultdict(list)
     for record in sorted(records, key=lambda record: (record.outcome in SETTLED, record.ended_at)):
@@ -364,8 +364,8 @@ def placed(records: Iterable[Record]) -> dict[Setup, list[Record]]:
 
 def _is_beside(place: Setup, other: Setup) -> bool:
     """Of the same cell; what failed before its device was known may not say its cluster either."""
-    lab = place.lab._replace(cluster=place.lab.cluster or other.lab.cluster)
-    return replace(place, device=other.device, arms=other.arms, lab=lab) == other
+    cluster = place.cluster or other.cluster
+    return replace(place, device=other.device, arms=other.arms, cluster=cluster) == other
 
 
 def _is_of(record: Record, arms: Arms, *, is_newest: bool) -> bool:
@@ -394,8 +394,8 @@ def sections(
     apart: dict[Setup, str] = {}
     for device in {setup.device for setup in by_setup}:
         of_device = [setup for setup in by_setup if setup.device == device]
-        words = words_apart((setup.lab, setup.arms) for setup in of_device)
-        apart |= {setup: words[setup.lab, setup.arms] for setup in of_device}
+        words = words_apart((setup.cluster, setup.arms) for setup in of_device)
+        apart |= {setup: words[setup.cluster, setup.arms] for setup in of_device}
     named = {replace(setup, apart=words): by_setup[setup] for setup, words in apart.items()}
     order = sorted(named, key=lambda one: (one.device, one.cell.name, one.quick, one.data, one.apart))
     found = _with_q([_section(setup, named[setup], judge, peaks.get(setup.device)) for setup in order])
@@ -445,7 +445,7 @@ def tally(rows: Sequence[Row]) -> Tally:
 def _setup(record: Record) -> Setup:
     """Without its software."""
     of = record.measurement
-    return Setup(device=device_name(record), cell=of.cell, data=of.data, quick=of.quick, lab=lab_of(record))
+    return Setup(device=device_name(record), cell=of.cell, data=of.data, quick=of.quick, cluster=cluster_of(record))
 
 
 class RowKey(NamedTuple):
@@ -836,7 +836,7 @@ def _scaling_key(setup: Setup, row: Row, mode: Mode, batch_size: int, software: 
     """All that must be the same on one device and on several; the use cases have numbers of their own. With None as the
     software, what has no number there of its own has that of another one, and the difference beside it."""
     cell, variant = setup.cell, row.variant
-    what = (setup.device, setup.lab, software, cell.benchmark, cell.use_case_name, setup.data, setup.quick)
+    what = (setup.device, setup.cluster, software, cell.benchmark, cell.use_case_name, setup.data, setup.quick)
     row_key = (row.settings_digest, row.data_id, variant.model, batch_size, variant.precision)
     options = tuple(sorted(variant.options.items()))
     return (*what, *row_key, options, mode.framework, mode.one_device_mode)

@@ -1,4 +1,4 @@
-"""The peaks of a report's devices, beside the figures of their datasheets. Pure but for `read_all_device_peaks`."""
+"""The peaks of a report's devices. Pure but for `read_all_device_peaks`."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,14 +7,7 @@ from pathlib import Path
 from harness.errors import RecordError
 from harness.plan import FRAMEWORKS, Precision
 from harness.printable import printable
-from harness.results.device_peaks import (
-    DevicePeaks,
-    DevicePeaksRecord,
-    Reached,
-    datasheet,
-    device_peaks,
-    read_device_peaks,
-)
+from harness.results.device_peaks import DevicePeaks, DevicePeaksRecord, Reached, device_peaks, read_device_peaks
 from harness.results.quantities import number
 from pipeline.report.compare import NAMES, Section, device_of
 from pipeline.report.table import Line, Table, numbers, texts
@@ -42,9 +35,9 @@ def peaks_of_sections(compared: Sequence[Section]) -> PeaksByDevice:
     return {one.setup.device: one.attainable for one in compared if one.attainable}
 
 
-def read_all_device_peaks(*folders: Path) -> tuple[PeaksByDevice, list[str]]:
+def read_all_device_peaks(folder: Path) -> tuple[PeaksByDevice, list[str]]:
     records, refused = [], []
-    for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
+    for path in sorted(folder.glob("*.json")):
         try:
             records.append(read_device_peaks(path))
         except RecordError as error:
@@ -54,42 +47,31 @@ def read_all_device_peaks(*folders: Path) -> tuple[PeaksByDevice, list[str]]:
 
 def _cells(device: str, found: DevicePeaks) -> Iterator[list[str]]:
     """Yield the table's rows: the products of each precision, and the memory."""
-    sheet = datasheet(device)
-    rates: list[tuple[str, str, Reached, float | None]] = [
-        (f"matrix products, {one}", "FLOP/s", found.operations_per_s[one], sheet.per_s(one) if sheet else None)
+    rates: list[tuple[str, str, Reached]] = [
+        (f"matrix products, {one}", "FLOP/s", found.operations_per_s[one])
         for one in PRECISIONS
         if one in found.operations_per_s
     ]
     if found.bytes_per_s is not None:
-        terabytes = sheet.terabytes_per_s if sheet else None
-        rates.append(("memory", "B/s", found.bytes_per_s, None if terabytes is None else terabytes * 1e12))
-    for what, unit, reached, of_sheet in rates:
+        rates.append(("memory", "B/s", found.bytes_per_s))
+    for what, unit, reached in rates:
         sides = reached.by_framework
         yield [
             device,
             what + ("; the frameworks differ" if reached.differ else ""),
             _scaled(reached.best, unit),
             *(_scaled(sides[one], unit) if one in sides else "" for one in FRAMEWORKS),
-            f"{_scaled(of_sheet, unit)} ({reached.best / of_sheet:.0%})" if of_sheet else "",
         ]
 
 
 def device_peaks_table(peaks: PeaksByDevice) -> Table:
-    sheets = dict.fromkeys(sheet for device in peaks if (sheet := datasheet(device)))
     return Table(
         name="device_peaks",
         title="Device peaks",
-        caption=" ".join(
-            [
-                "Peak: the fastest of a few large matrix products of normal random numbers, and of a triad "
-                "(a = b + s c) over arrays far larger than any cache, by the same clock, the better of both "
-                "frameworks. Datasheet: what the maker says, dense.",
-                *(f"{sheet.name}: {sheet.source}." for sheet in sheets),
-            ]
+        caption=(
+            "Peak: the fastest of a few large matrix products of normal random numbers, and of a triad "
+            "(a = b + s c) over arrays far larger than any cache, by the same clock, the better of both frameworks."
         ),
-        columns=[
-            *texts("device", "what"),
-            *numbers("peak", *(NAMES[one] for one in FRAMEWORKS), "datasheet (reached)"),
-        ],
+        columns=[*texts("device", "what"), *numbers("peak", *(NAMES[one] for one in FRAMEWORKS))],
         lines=[Line(cells) for device, found in peaks.items() for cells in _cells(device, found)],
     )

@@ -12,7 +12,6 @@ from pipeline.report.charts import (
     Points,
     learning_curves,
     ratios,
-    roofline,
     throughput_over,
     time_by_class,
 )
@@ -43,7 +42,6 @@ def section_charts(section: Section) -> list[Chart]:
         learning_curves(list(_learning_points(section)), metric),
         *_throughput_charts(section),
         time_by_class(terms, on_device=any(point["on_device"] for point in terms)),
-        roofline(_roofline_points(section)),
     ]
     return [chart for chart in found if chart.points]
 
@@ -174,52 +172,6 @@ def _term_points(section: Section) -> Iterable[dict[str, Any]]:
                     "ms": _rounded(time_s * 1e3),
                     "count": _rounded(terms.kernels_of(term)),
                 }
-
-
-def _roofline_points(section: Section) -> Points:
-    """None where the device's peaks are not known."""
-    steps: Points = []
-    for _, row, mode in _fastest(section):
-        terms = terms_of(mode)
-        work = terms.explanation.work if terms is not None else None
-        if terms is None or work is None or terms.share_of_attainable is None or not work.least_bytes:
-            continue
-        steps.append(
-            {
-                "variant": row.label,
-                **_named(mode),
-                "kind": "step",
-                "precision": row.variant.precision,
-                "intensity": _rounded(work.operations / work.least_bytes),
-                "teraflops": _rounded(work.operations / terms.step_s / 1e12),
-                "share": _rounded(terms.share_of_attainable),
-            }
-        )
-    attainable = section.attainable
-    if not steps or attainable is None or attainable.bytes_per_s is None:
-        return []
-    intensities = [point["intensity"] for point in steps]
-    roofs = [
-        point
-        for precision in dict.fromkeys(point["precision"] for point in steps)
-        if (peak := attainable.peak(precision)) is not None
-        for point in _roof(precision, peak, attainable.bytes_per_s.best, min(intensities), max(intensities))
-    ]
-    return [*steps, *roofs]
-
-
-def _roof(precision: str, peak: float, bytes_per_s: float, least: float, most: float) -> Points:
-    """min(peak, intensity * bandwidth), from left of all points and of the ridge to right of them."""
-    ridge = peak / bytes_per_s
-    return [
-        {
-            "kind": "roof",
-            "precision": precision,
-            "intensity": _rounded(intensity),
-            "teraflops": _rounded(min(peak, intensity * bytes_per_s) / 1e12),
-        }
-        for intensity in (min(least, ridge) / 2, ridge, 2 * max(most, ridge))
-    ]
 
 
 def _rounded(value: float) -> float:

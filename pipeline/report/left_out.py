@@ -1,7 +1,7 @@
 """Records that a report leaves out because newer ones of the same measurements stand in their place, in words. Pure.
 
-Records of two labs or of two releases have rows of their own. Where those of two machines of one lab lie in one folder,
-that is more than a measurement that was repeated.
+Records of two clusters or of two releases have rows of their own. Where those of two machines of one cluster lie in one
+folder, that is more than a measurement that was repeated.
 """
 
 from collections import Counter, defaultdict
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from harness.results.record import SETTLED, Record
 from pipeline.report.compare import device_name, placed
 from pipeline.report.conditions import differing_names
-from pipeline.report.software import lab_of, software_of
+from pipeline.report.software import cluster_of, software_of
 from pipeline.report.wording import of_how_many
 
 
@@ -36,10 +36,10 @@ def left_out_lines(records: Sequence[Record]) -> list[str]:
 
 
 def _superseded(records: Sequence[Record]) -> Iterable[tuple[Record, Record]]:
-    """Each with what stands in its place, of the same lab and software."""
+    """Each with what stands in its place, of the same cluster and software."""
 
     def key(record: Record) -> tuple[object, ...]:
-        return device_name(record), lab_of(record), software_of(record), record.measurement_id
+        return device_name(record), cluster_of(record), software_of(record), record.measurement_id
 
     counted: dict[tuple[object, ...], list[Record]] = defaultdict(list)
     for of_setup in placed(records).values():

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.plan import FRAMEWORKS, Measurement
 from harness.results.device_peaks import DevicePeaksRecord
@@ -36,38 +36,26 @@ REPLACED = {
 }
 """Keys whose values are names, and what stands for such a name in a sentence."""
 _VARIABLES = """
-    CUBLASLT_WORKSPACE_SIZE CUBLAS_WORKSPACE_CONFIG CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING
-    CUDA_MODULE_LOADING CUDA_VISIBLE_DEVICES FAKE_NVML GOMP_CPU_AFFINITY GOMP_SPINCOUNT
-    JAX_CPU_ENABLE_ASYNC_DISPATCH JAX_DEBUG_INFS JAX_DEBUG_NANS JAX_DEFAULT_MATMUL_PRECISION JAX_DISABLE_JIT
-    JAX_DISABLE_MOST_OPTIMIZATIONS JAX_ENABLE_COMPILATION_CACHE JAX_ENABLE_X64 JAX_NUM_CPU_DEVICES
+    CUBLASLT_WORKSPACE_SIZE CUBLAS_WORKSPACE_CONFIG CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER CUDA_MODULE_LOADING
+    CUDA_VISIBLE_DEVICES JAX_DEFAULT_MATMUL_PRECISION JAX_ENABLE_COMPILATION_CACHE JAX_ENABLE_X64 JAX_NUM_CPU_DEVICES
     JAX_OPTIMIZATION_LEVEL JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES
-    JAX_PLATFORMS JAX_PLATFORM_NAME KMP_AFFINITY KMP_BLOCKTIME MKL_DYNAMIC MKL_NUM_THREADS
-    NCCL_ALGO NCCL_BUFFSIZE NCCL_CUMEM_ENABLE NCCL_IB_DISABLE NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_NVLS_ENABLE
-    NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_PROTO NCCL_SHM_DISABLE NPROC NVIDIA_TF32_OVERRIDE
-    OMP_DYNAMIC OMP_NUM_THREADS OMP_PLACES OMP_PROC_BIND OMP_SCHEDULE OMP_THREAD_LIMIT OMP_WAIT_POLICY
-    ONEDNN_MAX_CPU_ISA OPENBLAS_NUM_THREADS PYTHONHASHSEED PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF
-    PYTORCH_NVML_BASED_CUDA_CHECK TORCHDYNAMO_DISABLE TORCHINDUCTOR_COMPILE_THREADS
-    TORCHINDUCTOR_COORDINATE_DESCENT_TUNING TORCHINDUCTOR_CPP_WRAPPER TORCHINDUCTOR_CUDAGRAPHS TORCHINDUCTOR_FREEZING
-    TORCHINDUCTOR_FX_GRAPH_CACHE TORCHINDUCTOR_LAYOUT_OPTIMIZATION TORCHINDUCTOR_MAX_AUTOTUNE
-    TORCHINDUCTOR_MAX_AUTOTUNE_GEMM TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE TORCHINDUCTOR_VEC_ISA_OK TORCH_COMPILE_DISABLE
-    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_CUDNN_V8_API_DISABLED TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT
-    TORCH_NCCL_ASYNC_ERROR_HANDLING WANDB_MODE XLA_CLIENT_ALLOCATOR XLA_CLIENT_MEM_FRACTION XLA_FLAGS
-    XLA_PYTHON_CLIENT_ALLOCATOR XLA_PYTHON_CLIENT_MEM_FRACTION XLA_PYTHON_CLIENT_PREALLOCATE
+    JAX_PLATFORMS NCCL_ALGO NCCL_BUFFSIZE NCCL_IB_DISABLE NCCL_P2P_DISABLE NCCL_PROTO NCCL_SHM_DISABLE NPROC
+    OMP_NUM_THREADS PYTHONHASHSEED PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF TORCHINDUCTOR_COMPILE_THREADS
+    TORCHINDUCTOR_CPP_WRAPPER TORCHINDUCTOR_FREEZING TORCHINDUCTOR_MAX_AUTOTUNE TORCH_CUDNN_V8_API_DISABLED WANDB_MODE
+    XLA_CLIENT_ALLOCATOR XLA_CLIENT_MEM_FRACTION XLA_FLAGS XLA_PYTHON_CLIENT_ALLOCATOR XLA_PYTHON_CLIENT_MEM_FRACTION
+    XLA_PYTHON_CLIENT_PREALLOCATE
 """
 PUBLISHED_VARIABLES = frozenset(_VARIABLES.split())
 """Variables of a record's environment that are published, by their whole names. They steer a compiler, a library or its
 threads, and take numbers and words of a manual; a path in one of them is replaced."""
 
 _COMMON = """
-    a100 absent account admin affinity all any batch build bus cache clean clock cluster code commit compute
-    container count cpu cpus cuda cudnn cu126 cu128 cu130 cu132 debian debug default device devices domain driver
-    environment file files framework general git gpu gpus h100 h200 high home host hostname http https idle image index
-    infiniband installed interactive interpreter job jobs json kernel kind large link load local localhost localdomain
-    lock login long low machine main medium memory model name names neighbours node nobody normal npz nvidia nvml
-    packages pair pairing parity partition partner path platform process python qos queue rank ranks rate record records
-    remote result root run runner runs scheduler scratch shared short slurm small source staged standard state std step
-    storage task test tests time timeline tmp total turns ubuntu unknown used user users uuid variables version wandb
-    work
+    a100 account admin affinity all any build bus cache clean clock cluster code commit compute container cpu cu126
+    cu128 cu130 cu132 cuda debian debug domain driver file files general git gpus h100 h200 high home hostname http
+    https image index infiniband installed interactive interpreter jobs json kernel large link load local
+    localdomain localhost lock login long low machine main medium nobody normal npz nvidia nvml packages pair
+    pairing partition partner path platform python qos queue record records remote root run runner runs scheduler
+    scratch shared short slurm standard std storage task tests tmp total ubuntu user users uuid variables wandb
 """
 COMMON = frozenset(_COMMON.split())
 """Beside the words of the project's own declarations and schemas: keys of environments, and what partitions, queues and
@@ -97,8 +85,7 @@ NUMBERED = re.compile(r"(?P<stem>.*[A-Za-z].*?)\d+")
 """A host's name that ends in a number, as its neighbours' do."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
+class Found(NamedTuple):
     """A name that would be published."""
 
     field: str
@@ -144,7 +131,7 @@ class Names:
 
     def replaced(self, text: str) -> str:
         """Without paths, mail addresses, addresses in sentences, and names; a URL with a name in it goes as a whole."""
-        text = URL.sub(lambda url: ADDRESS if self._has_name(url[0]) else url[0], text)
+        text = URL.sub(lambda url: url[0] if self._without_names(url[0]) == url[0] else ADDRESS, text)
         text = PATHS.sub(PATH, MAIL.sub(ADDRESS, text))
         if " " in text:
             text = NETWORK_ADDRESS.sub(ADDRESS, text)
@@ -195,9 +182,6 @@ class Names:
         if key == "predictions" and _is_base64(value):
             return value  # its letters are numbers, and may look like a path
         return self.cleaned(value)
-
-    def _has_name(self, text: str) -> bool:
-        return self._without_names(text) != text
 
     def _without_names(self, text: str) -> str:
         return text if self._pattern is None else self._pattern.sub(lambda match: self._instead(match[0]), text)

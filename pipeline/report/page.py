@@ -61,7 +61,7 @@ def page_html(
     compared: Sequence[Section],
     records: Sequence[Record],
     refused: Sequence[str],
-    source: Path | str,
+    source: Path,
     calibrated: CalibratedDevices | None = None,
     now: datetime | None = None,
 ) -> str:

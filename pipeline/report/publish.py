@@ -5,10 +5,9 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from harness.errors import ProjectError, RecordError
 from harness.files import in_words, way_out, write_atomically
@@ -27,8 +26,7 @@ MOST_FOUND = 5
 """Names that a refusal lists."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Draft:
+class Draft(NamedTuple):
     """A file that is to be published."""
 
     path: Path
@@ -51,16 +49,23 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
     target = Results(root=published / name)
     if target.root.exists():
         raise ProjectError(f"--publish {name}: {target.root} exists; choose another name, or remove it first")
-    records = _full_records(results, results.records(), "measurement")
+    folder = results.records()
+    reading = read_records(sorted(folder.rglob("*.json")))
+    found = zip(reading.paths, reading.records, strict=True)
+    records = {path.relative_to(folder): record for path, record in found if not record.measurement.quick}
+    if not records:
+        raise ProjectError(f"--publish: {folder} has no record of a full measurement")
     devices = {device_name(record) for record in records.values()}
     peaks = {path.name: read_device_peaks(path) for path in sorted(results.device_peaks.glob("*.json"))}
-    peaks = {name: found for name, found in peaks.items() if device_of(found.environment) in devices}
+    peaks = {name: one for name, one in peaks.items() if device_of(one.environment) in devices}
     parity = sorted({path.parent / Path(record.parity).name for path, record in records.items() if record.parity})
-    metadata = [read_parity(results.records() / path).metadata for path in parity]
-    names = _names_of(records.values(), [one.model_dump(mode="json") for one in (*peaks.values(), *metadata)])
+    metadata = [read_parity(folder / path).metadata for path in parity]
+    contents = [one.model_dump(mode="json") for one in (*records.values(), *peaks.values(), *metadata)]
+    jobs = [record.job for record in records.values() if record.job]
+    names = names_of(contents, names_of_this_process(), jobs)
     records_at, peaks_at = (folder.relative_to(target.root) for folder in (target.records(), target.device_peaks))
     drafts = [_draft_of_record(record, records_at / path, names) for path, record in records.items()]
-    drafts += [_draft_of_arrays(results.records() / path, records_at / path, names) for path in parity]
+    drafts += [_draft_of_arrays(folder / path, records_at / path, names) for path in parity]
     for file_name, of_device in peaks.items():
         content = names.cleaned(of_device.model_dump(mode="json"))
         drafts.append(_draft(DevicePeaksRecord.model_validate(content), peaks_at / file_name, names))
@@ -68,44 +73,9 @@ def publish(results: Results, name: str, published: Path = PUBLISHED) -> Results
     return target
 
 
-def publish_calibrations(results: Results, published: Path = PUBLISHED) -> int:
-    """Copy the records of full calibrations to the one folder of all that are published, and return their number. What
-    is there already stays.
-
-    Raises:
-        ProjectError: there is no record of a full calibration, or a name would be published.
-        RecordError: the disk is full.
-    """
-    records = _full_records(results, results.calibration, "calibration")
-    target = Results(root=published).calibration
-    names = _names_of(records.values())
-    drafts = [_draft_of_record(record, path, names) for path, record in records.items()]
-    there = set(target.rglob("*.json"))
-    new = [draft for draft in drafts if target / draft.path not in there]
-    _write(new, target, names)
-    return len(new)
-
-
-def _full_records(results: Results, folder: Path, kind: Literal["measurement", "calibration"]) -> dict[Path, Record]:
-    """By their paths in the folder."""
-    reading = read_records(sorted(folder.rglob("*.json")), planted=kind == "calibration")
-    found = zip(reading.paths, reading.records, strict=True)
-    records = {path.relative_to(folder): record for path, record in found if not record.measurement.quick}
-    if not records:
-        raise ProjectError(f"--publish: {folder} has no record of a full {kind}")
-    return records
-
-
 def shelves(published: Path = PUBLISHED) -> list[Results]:
     """The folders that `publish` has made."""
     return [Results(root=path.parent) for path in sorted(published.glob("*/records"))]
-
-
-def _names_of(records: Iterable[Record], others: Sequence[Any] = ()) -> Names:
-    records = list(records)
-    contents = [record.model_dump(mode="json") for record in records]
-    jobs = [record.job for record in records if record.job]
-    return names_of([*contents, *others], names_of_this_process(), jobs)
 
 
 def _draft_of_record(record: Record, path: Path, names: Names) -> Draft:

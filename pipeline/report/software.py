@@ -11,9 +11,6 @@ from typing import NamedTuple
 from harness.plan import FRAMEWORKS, Framework
 from harness.results.record import SETTLED, Record
 
-RESULTS_FOLDER = "results_folder"
-"""In the environment of a record that was read together with those of other results folders: the name of its own."""
-
 
 class Software(NamedTuple):
     """Of one framework's process. Empty where its record does not say."""
@@ -24,21 +21,14 @@ class Software(NamedTuple):
     """The digest of a container's image, else of the lock that was installed."""
 
 
-class Lab(NamedTuple):
-    results_folder: str
-    """Empty where all records are of one."""
-    cluster: str
-    """By Slurm's name for it; what was started by hand is `local`."""
-
-
 Arms = tuple[Software | None, Software | None]
 """JAX's and PyTorch's. None where there is no record of it, or none that says."""
 
 
-def lab_of(record: Record) -> Lab:
+def cluster_of(record: Record) -> str:
+    """Return Slurm's name of the cluster, `local` for what was started by hand, or nothing where it is not recorded."""
     environment = record.environment
-    cluster = (environment.get("slurm") or {}).get("cluster") or environment.get("scheduler")
-    return Lab(str(environment.get(RESULTS_FOLDER) or ""), str(cluster or ""))
+    return str((environment.get("slurm") or {}).get("cluster") or environment.get("scheduler") or "")
 
 
 def software_of(record: Record) -> Software | None:
@@ -97,8 +87,9 @@ def _nearest(ended_at: str, others: Mapping[Software, str]) -> Software | None:
     return min(others, key=seconds, default=None)
 
 
-def words_apart(setups: Iterable[tuple[Lab, Arms]]) -> dict[tuple[Lab, Arms], str]:
-    """`lab A, torch 2.15.0` of each: what differs among them, in as few facts as tell them apart. Empty for one."""
+def words_apart(setups: Iterable[tuple[str, Arms]]) -> dict[tuple[str, Arms], str]:
+    """Return what differs among clusters and software, such as `cluster A, torch 2.15.0`, in as few facts as tell them
+    apart. Empty for one."""
     found = list(dict.fromkeys(setups))
     facts = [_facts(*one) for one in found]
     words = [""] * len(found)
@@ -114,15 +105,14 @@ def words_apart(setups: Iterable[tuple[Lab, Arms]]) -> dict[tuple[Lab, Arms], st
     return dict(zip(found, words, strict=True))
 
 
-LEVELS = (("lab", "cluster", *FRAMEWORKS), ("CUDA",), ("environment",))
+LEVELS = (("cluster", *FRAMEWORKS), ("CUDA",), ("environment",))
 """Kinds of facts; those of a level are named where the ones before do not tell all apart."""
 
 
-def _facts(lab: Lab, arms: Arms) -> dict[str, tuple[str, ...]]:
+def _facts(cluster: str, arms: Arms) -> dict[str, tuple[str, ...]]:
     jax, torch = (software or Software("", "", "") for software in arms)
     return {
-        "lab": (lab.results_folder,),
-        "cluster": (lab.cluster,),
+        "cluster": (cluster,),
         "jax": (jax.release,),
         "torch": (torch.release,),
         "CUDA": (jax.cuda, torch.cuda),

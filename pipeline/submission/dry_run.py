@@ -8,11 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.experiments.model import Config
-from harness.measure.gpu import NoGpu, open_gpu
 from harness.paths import Results
-from harness.plan import NEEDED_CAPABILITY, Framework, Pair
+from harness.plan import Framework, Pair
 from harness.printable import WIDTH, wrapped
-from harness.work.declared import Mode, use_case
 from pipeline.submission.estimate import Estimate, estimates_of
 from pipeline.submission.queue_job import QueueJob, pairs_of
 from pipeline.submission.submit import time_in_words
@@ -78,11 +76,8 @@ def print_dry_run(
     if len(pairs) <= MOST_IN_FULL:
         lines += [line for pair, own in zip(pairs, axes, strict=True) for line in _in_full(pair, own)]
     has_sbatch = shutil.which("sbatch") is not None
-    if executor == "local" or (executor == "auto" and not has_sbatch):
-        lines += map(wrapped, _refused_here(pairs))
     if any(one.measurements for one in estimates):
-        words, *how = time_in_words(jobs, estimates, config, scheduler)
-        lines += ["", *map(wrapped, [words, *(how or _to_have_less(estimates, axes))])]
+        lines += ["", *map(wrapped, time_in_words(jobs, estimates, config, scheduler))]
     if scheduler == "slurm":
         from pipeline.submission.slurm import variables_in_words
 
@@ -152,39 +147,3 @@ def _in_full(pair: Pair, axes: Axes) -> Iterator[str]:
     named = {flag.strip("- =").removeprefix("option ").replace("_", " "): found for flag, found in axes.values.items()}
     for title, found in [*named.items(), *axes.modes.items()]:
         yield wrapped(f"  {title:<12}{', '.join(found)}", indent=" " * 14)
-
-
-def _refused_here(pairs: Iterable[Pair]) -> Iterator[str]:
-    """What this machine cannot do and a job would refuse, a line for each reason."""
-    gpu = open_gpu()
-    capability = None if isinstance(gpu, NoGpu) else gpu.describe()["compute_capability"]
-    refused: dict[str, dict[str, None]] = defaultdict(dict)
-    for pair in pairs:
-        has_gpu = not isinstance(gpu, NoGpu) and not pair.cell.is_for_cpu
-        for plan in pair.jobs:
-            modes = {mode.name: mode for mode in use_case(pair.cell.use_case_name).modes[plan.framework]}
-            for variant in plan.variants:
-                needed, mode = NEEDED_CAPABILITY.get(variant.precision), modes[variant.execution_mode]
-                if needed and not has_gpu:
-                    refused["no NVIDIA GPU"][variant.precision] = None
-                elif needed and capability and float(capability) < needed:
-                    refused[f"compute capability {capability}"][variant.precision] = None
-                if not has_gpu and _needs_gpu(plan.framework, mode):
-                    refused["no NVIDIA GPU"][f"{plan.framework} {mode.name}"] = None
-    for reason, what in refused.items():
-        yield f"Refused on this machine ({reason}): {', '.join(what)}."
-
-
-def _needs_gpu(framework: Framework, mode: Mode) -> bool:
-    """Whether its run is of CUDA graphs or of options that a compiler has for GPUs only."""
-    is_option_of_xla = framework == "jax" and (mode.layout != "own" or mode.run.overlaps)
-    return mode.graph != "none" or mode.run_as == "max_autotune" or is_option_of_xla
-
-
-def _to_have_less(estimates: Sequence[Estimate], axes: Sequence[Axes]) -> Iterator[str]:
-    """Of a plan that takes more than an hour: what makes it shorter."""
-    if sum(one.most_seconds for one in estimates) <= HOUR_S:
-        return
-    flags = dict.fromkeys(f"{flag}{found[0]}" for one in axes for flag, found in one.values.items() if len(found) > 1)
-    parts = [*flags, *(["--run jit --run compiled"] if any(one.screenings for one in estimates) else []), "--quick"]
-    yield f"To have less, name a part of it: {', '.join(parts)}."

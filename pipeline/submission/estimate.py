@@ -1,49 +1,34 @@
-"""How long jobs will take: from earlier records of the same kind, else from the protocol's settings and from what the
-declared operations take at the device's peak."""
+"""How long jobs will take: from earlier records of the same kind, else from the protocol's settings."""
 
-import itertools
 import json
 import math
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple, get_args
+from typing import Any
 
-from harness.errors import DataError
 from harness.files import read_json
-from harness.measure.gpu import usable_gpu_count
 from harness.paths import Results, timestamp
 from harness.plan import (
-    Cell,
-    DataKind,
     JobPlan,
     Measurement,
     MeasurementSettings,
     Pair,
-    Precision,
     Variant,
     of_screening,
 )
-from harness.results.device_peaks import DevicePeaks, Reached
 from harness.results.looks import needed
 from harness.results.record import SETTLED, find_settled_record
 from harness.results.sequential import looks_of
 from harness.results.statistics import median
-from harness.work.declared import benchmark, operations_of
 
 START_S = 10.0
 """Of a process: import the framework, load, compile, check. An assumption, until there are records."""
 SHARE_OF_LIMIT = 0.25
-"""Of max_time_s and latency_max_time_s: a step that is not slow is known well enough long before. An assumption."""
-CPU_CORE_OPERATIONS_PER_S = 6e10
-"""Peak of one core of a CPU, in floating-point operations. An assumption where peaks are not measured."""
-FEWEST_CALLS = 3
-"""Of a step: cold calls, blocks and waited-for calls are at least so many each, however long they take."""
+"""Share of max_time_s and latency_max_time_s that is needed: a step that is not slow is known well enough long before.
+An assumption."""
 STOPS_BEFORE_LIMIT_S = 90.0
 """A job of Slurm stops so long before its limit (templates/base.sh.j2)."""
 LENGTH_OF_TIMESTAMP = len(timestamp())
@@ -93,51 +78,30 @@ class Estimate:
     """Of a measurement."""
     devices: int
     trains: bool
-    """Whether it is training for a time that is not known."""
+    """Whether it also trains, for a time that is not known."""
 
 
-class Least(NamedTuple):
-    """What a variant takes at the least, in seconds."""
-
-    step_s: float = 0.0
-    training_s: float | None = None
-    """All epochs, without their evaluation. None where it is not known."""
-
-
-def protocol_s(protocol: MeasurementSettings, *, starts: float, step_s: float = 0.0) -> float:
-    """Seconds of one measurement.
+def protocol_s(protocol: MeasurementSettings, *, starts: float) -> float:
+    """Return the seconds of one measurement whose step is not slow.
 
     Args:
         starts: processes of a measurement, on the average over its replicates.
-        step_s: what a step takes at the least, in seconds.
     """
-    at_least_s = max(protocol.min_blocks * max(protocol.block_min_s, step_s), protocol.min_time_s)
-    blocks_s = max(at_least_s, SHARE_OF_LIMIT * protocol.max_time_s)
-    latency_s = min(protocol.latency_calls * step_s, protocol.latency_max_time_s)
-    few_steps_s = FEWEST_CALLS * step_s
+    at_least_s = max(protocol.min_blocks * protocol.block_min_s, protocol.min_time_s)
     return (
-        starts * (START_S + few_steps_s)
+        starts * START_S
         + 2 * protocol.idle_s
-        + max(protocol.warmup_s, protocol.warmup_min_calls * step_s)
-        + min(blocks_s, max(protocol.max_time_s, few_steps_s))
-        + max(SHARE_OF_LIMIT * protocol.latency_max_time_s, latency_s, few_steps_s)
-        + max(protocol.energy_window_s, step_s)
+        + protocol.warmup_s
+        + min(max(at_least_s, SHARE_OF_LIMIT * protocol.max_time_s), protocol.max_time_s)
+        + SHARE_OF_LIMIT * protocol.latency_max_time_s
+        + protocol.energy_window_s
     )
 
 
-def estimate_of(
-    plan: JobPlan, left: Left, durations: Durations, least: Mapping[str, Least] = MappingProxyType({})
-) -> Estimate:
-    """`least`: by the variant's key; where it is known."""
-
-    def otherwise_s(key: str) -> float:
-        return _by_protocol_s(plan, least.get(key, Least())) if durations.of_any is None else durations.of_any
-
-    screened: Sequence[Variant] = plan.screened_variants() if left.screenings and least else ()
-    screened_s = [least.get(one.key, Least()).step_s for one in screened] or [0.0]
-    by_protocol_s = (protocol_s(of_screening(plan.protocol), starts=1, step_s=step_s) for step_s in screened_s)
-    screening_s = durations.of_screening or sum(by_protocol_s) / len(screened_s)
-    each_s = {key: durations.by_variant.get(key) or otherwise_s(key) for key in left.replicates}
+def estimate_of(plan: JobPlan, left: Left, durations: Durations) -> Estimate:
+    otherwise_s = _by_protocol_s(plan) if durations.of_any is None else durations.of_any
+    screening_s = durations.of_screening or protocol_s(of_screening(plan.protocol), starts=1)
+    each_s = {key: durations.by_variant.get(key) or otherwise_s for key in left.replicates}
     replicates = sum(left.replicates.values())
     seconds = left.screenings * screening_s + sum(each_s[key] * count for key, count in left.replicates.items())
     longest_s = max((each_s[key] for key, count in left.replicates.items() if count), default=0.0)
@@ -150,7 +114,7 @@ def estimate_of(
         most_seconds=seconds + sum(each_s.values()) * left.more,
         longest_s=max(longest_s, screening_s if left.screenings else 0.0),
         devices=plan.cell.devices,
-        trains=_trains(plan) and any(least.get(key, Least()).training_s is None for key in left.replicates),
+        trains=plan.cell.use_case_name == "train",
     )
 
 
@@ -172,16 +136,11 @@ def expected(plan: JobPlan, *, alone: bool = False) -> Left:
     return Left(screenings=len(screened), replicates={one.key: first for one in going_on}, more=most - first)
 
 
-def _trains(plan: JobPlan) -> bool:
-    return plan.cell.use_case_name == "train"
-
-
-def _by_protocol_s(plan: JobPlan, least: Least) -> float:
-    """Of a replicate. The first has two more processes where the warm start is measured."""
+def _by_protocol_s(plan: JobPlan) -> float:
+    """Return the seconds of a replicate. The first has two more processes where the warm start is measured."""
     replicates = plan.protocol.replicates
     has_warm_start = plan.cell.devices == 1 and not plan.quick and not plan.cell.is_calibration
-    starts = (replicates + 2) / replicates if has_warm_start else 1.0
-    return protocol_s(plan.protocol, starts=starts, step_s=least.step_s) + (least.training_s or 0.0)
+    return protocol_s(plan.protocol, starts=(replicates + 2) / replicates if has_warm_start else 1.0)
 
 
 def together(estimates: Sequence[Estimate]) -> Estimate:
@@ -210,89 +169,14 @@ def requeues(estimate: Estimate, time_limit_minutes: int) -> int | None:
 
 def estimates_of(pairs: Iterable[Pair], results: Results, scheduler: str) -> list[Estimate]:
     """Return the estimate of each pair."""
-    known: dict[tuple[int, bool, int], Estimate] = {}  # by the variants and the peaks, which thousands of plans share
-    # The names of GPUs: nothing else is looked for, one by one, of thousands of cells.
-    measured = measured_gpus(results)
-    peaks_by_device = read_peaks(results)
-    is_here_without_gpu = scheduler == "local" and usable_gpu_count() == 0
-    of_cores = Reached({"jax": CPU_CORE_OPERATIONS_PER_S * len(os.sched_getaffinity(0))})
-    on_cpus = DevicePeaks(operations_per_s=dict.fromkeys(get_args(Precision), of_cores), bytes_per_s=None)
 
     def of_plan(plan: JobPlan, pair: Pair) -> Estimate:
-        alone, peaks = len(pair.jobs) == 1, peaks_for(plan.cell, peaks_by_device)
-        if peaks is None and (plan.cell.is_for_cpu or is_here_without_gpu):
-            peaks = on_cpus
-        if plan.cell.gpu in measured and (folder := results.records(plan.cell, plan.framework)).parent.is_dir():
-            durations = read_durations(folder, quick=plan.quick)
-            return estimate_of(plan, _left(plan, pair, results, scheduler), durations, least_times(plan, peaks))
-        key = id(plan.variants), alone, id(peaks)
-        if key not in known:
-            known[key] = estimate_of(plan, expected(plan, alone=alone), NO_DURATIONS, least_times(plan, peaks))
-        return known[key]
+        folder = results.records(plan.cell, plan.framework)
+        if not folder.parent.is_dir():
+            return estimate_of(plan, expected(plan, alone=len(pair.jobs) == 1), NO_DURATIONS)
+        return estimate_of(plan, _left(plan, pair, results, scheduler), read_durations(folder, quick=plan.quick))
 
     return [together([of_plan(plan, pair) for plan in pair.jobs]) for pair in pairs]
-
-
-def read_peaks(results: Results) -> Mapping[str, DevicePeaks]:
-    """Return the peaks by the device's name; none where no job has measured them yet."""
-    if not results.device_peaks.is_dir():
-        return {}
-    from pipeline.report.device_peaks import read_all_device_peaks
-
-    return read_all_device_peaks(results.device_peaks)[0]
-
-
-def peaks_for(cell: Cell, peaks_by_device: Mapping[str, DevicePeaks]) -> DevicePeaks | None:
-    """Return those of the one device that may be meant: by its name, or for `any` the only device that was measured."""
-    found = [
-        peaks
-        for device, peaks in peaks_by_device.items()
-        if cell.gpu == "any" or cell.gpu.lower() in device.lower().replace(" ", "")
-    ]
-    return found[0] if len(found) == 1 else None
-
-
-def least_times(plan: JobPlan, peaks: DevicePeaks | None) -> dict[str, Least]:
-    """Return by the key of a variant the time of its operations at the peak of matrix products, for the variants whose
-    operations and peak are known."""
-    if peaks is None:
-        return {}
-    found = {}
-    for each in itertools.islice(plan.replicates(), len(plan.variants)):
-        variant, peak, of_sample = each.variant, peaks.peak(each.variant.precision), operations_of(each)
-        if peak and of_sample:
-            step_s = of_sample * variant.batch_size / (peak * plan.cell.devices)
-            steps = _training_steps(plan, variant.batch_size) if _trains(plan) else None
-            found[variant.key] = Least(step_s, None if steps is None else steps * step_s)
-    return found
-
-
-def _training_steps(plan: JobPlan, batch_size: int) -> int | None:
-    """None where the data, or the settings, are not there."""
-    from harness.work.use_cases.train import Settings, steps_in_epoch
-
-    count = _train_count(plan.cell.benchmark, plan.data, plan.data_dir)
-    if count is None or "epochs" not in plan.settings:
-        return None
-    settings = Settings.model_validate(plan.settings)
-    return settings.epochs * steps_in_epoch(settings, count, batch_size)
-
-
-@cache
-def _train_count(name: str, data: DataKind, data_dir: str) -> int | None:
-    """Samples of the training set; None where it is not here, which is reported elsewhere."""
-    from harness.work.datasets import load
-
-    try:
-        return load(benchmark(name).data, data, Path(data_dir)).train_count
-    except DataError:
-        return None
-
-
-def measured_gpus(results: Results) -> set[str]:
-    """By their names in experiments.yaml."""
-    roots = [root for root in (results.records(), results.calibration) if root.is_dir()]
-    return {path.name for root in roots for path in root.iterdir()}
 
 
 def _left(plan: JobPlan, pair: Pair, results: Results, scheduler: str) -> Left:

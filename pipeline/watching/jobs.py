@@ -24,7 +24,6 @@ from harness.plan_file import read_plan
 from harness.printable import printable
 from harness.results.looks import needed
 from harness.results.record import find_settled_record
-from pipeline.collector import without_collector
 from pipeline.watching import slurm_states
 from pipeline.watching.slurm_states import SlurmSilentError, SlurmState
 
@@ -161,8 +160,7 @@ class JobReader:
     def read(self, folders: Sequence[JobFolder] | None = None) -> list[JobState]:
         """What is over is not read again: it stays so."""
         folders = self._results.job_folders() if folders is None else folders
-        with without_collector():
-            open_files = [read_files(each) for each in folders if not self._is_over(each)]
+        open_files = [read_files(each) for each in folders if not self._is_over(each)]
         slurm = self._ask_slurm({each.submission.job_id for each in open_files if each.submission and each.is_slurms})
         for files in open_files:
             self._states[files.folder.root] = judge(files, files.folder.results, slurm, now_s=time.time())

@@ -12,7 +12,6 @@ from harness.paths import REPOSITORY, Results
 from harness.plan import FRAMEWORKS, Cell, Pair
 from harness.printable import near
 from harness.results.sequential import looks_of
-from pipeline.collector import without_collector
 from pipeline.submission.estimate import in_time
 from pipeline.watching.jobs import JobState, error_log
 
@@ -195,9 +194,8 @@ def print_lines(states: Sequence[JobState]) -> None:
     from rich.console import Console
 
     console = Console()
-    with without_collector():
-        for text in styled(states, width=console.width):
-            console.print(text)
+    for text in styled(states, width=console.width):
+        console.print(text)
 
 
 def print_failures(states: Iterable[JobState]) -> None:

@@ -47,7 +47,7 @@ class Copy:
 
     def measure(self, environment: Mapping[str, str], *arguments: str) -> tuple[int, str]:
         where = ["--benchmark", "mnist", "--use_case", "1", "--data", "sample", "--framework", "torch"]
-        how = ["--quick", "--no-baseline", "--executor", "local", "--wait"]
+        how = ["--quick", "--executor", "local", "--wait"]
         return self.main(environment, *where, *how, *arguments)
 
     def printed_by_jobs(self) -> str:

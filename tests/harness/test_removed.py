@@ -65,6 +65,7 @@ class Section(BaseModel, extra="forbid"):
 
 class Small(BaseModel, extra="forbid"):
     cluster: Section | None = None
+    use_cases: Section | None = None
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -74,5 +75,5 @@ def test_a_removed_setting(setting: str, tmp_path: Path) -> None:
     file.write_text(f"{section}:\n  partitoin: gpu\n  {key}: true\n")
     with pytest.raises(ConfigError) as caught:
         read_shape(read_source(file), Small)
-    unknown = f"{file}:2:3: cluster.partitoin: unknown key; valid: partition; did you mean partition?"
+    unknown = f"{file}:2:3: {section}.partitoin: unknown key; valid: partition; did you mean partition?"
     assert str(caught.value).splitlines() == [unknown, f"{file}:3:3: {setting}: was removed. {REMOVED[setting]}"]

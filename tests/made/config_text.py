@@ -42,6 +42,10 @@ use_cases:
       - {formulation: loop, batch_size: 32}
 """
 
+TRAIN = """name: train, precisions: [fp32], formulations: {jax: [step], torch: [step]},
+    settings: {epochs: 2, learning_rate: 1e-3, momentum: 0.9, weight_decay: 0, target_metric: 0.5}"""
+"""Of another use case in MINIMAL that trains, within the brackets of a mapping."""
+
 BEHAVING = """\
 project: trial
 cluster: {frameworks: {jax: {python: PYTHON}, torch: {python: PYTHON}}, time_limit_minutes: 30, cpus_per_task: 1}

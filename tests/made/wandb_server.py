@@ -6,8 +6,7 @@
         server.runs["<run id>"].history
 
 Covers what wandb-core 0.31 asks for: GraphQL's Viewer, ServerFeatures, UpsertBucket, RunResumeStatus, CreateRunFiles
-and RunStoppedStatus, the file stream, and the upload of files; artifacts, from CreateArtifact to CommitArtifact; alerts
-of runs.
+and RunStoppedStatus, the file stream, and the upload of files; artifacts, from CreateArtifact to CommitArtifact.
 """
 
 import gzip
@@ -55,7 +54,6 @@ class WandbServer:
         self.runs: dict[str, Run] = {}
         self.requests: list[str] = []
         """`POST /graphql UpsertBucket` and the like, in order."""
-        self.alerts: list[dict[str, Any]] = []
         """The variables of each."""
         self.artifacts: dict[str, dict[str, bytes]] = {}
         """Of those that are committed, by name: the files."""
@@ -91,9 +89,6 @@ class WandbServer:
                 return {"model": None}
             bucket = self._bucket(run_id)
             return {"model": bucket["project"] | {"bucket": bucket}}
-        if "notifyScriptableRunAlert" in query:
-            self.alerts.append(variables)
-            return {"notifyScriptableRunAlert": {"success": True}}
         if "rtifact" in query:
             return self._artifact(query, variables)
         if "createRunFiles" in query:

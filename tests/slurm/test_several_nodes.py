@@ -90,9 +90,10 @@ def test_main_measures_a_cell_of_two_devices(slurm: Cluster, tmp_path: Path) -> 
     text = re.sub(r"(\n    devices: 2\b.*)", r"\1\n    nodes: 2", config.read_text())
     four, five = (text.index(f"    {number}:\n", text.index("\nquick:")) for number in (4, 5))
     config.write_text((text[:four] + USE_CASE_4 + text[five:]).replace("cpus_per_task: 4 ", "cpus_per_task: 1 "))
-    selection = ("--benchmark", "mnist", "--use_case", "4", "--data", "sample", "--quick", "--no-baseline")
+    selection = ("--benchmark", "mnist", "--use_case", "4", "--data", "sample", "--quick")
     said = run_main(tmp_path, *selection, "--wait")
-    records = [read_record(path) for path in (tmp_path / "results" / "records").rglob("*.json")]
+    paths = (tmp_path / "results" / "records").rglob("mnist_4/**/*.json")  # beside those on one device
+    records = [read_record(path) for path in paths]
     assert [record.outcome for record in records] == ["ok", "ok"], said
     for record in records:
         assert record.measurement.cell.nodes == 2

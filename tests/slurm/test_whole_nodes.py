@@ -49,7 +49,8 @@ def project(node: Cluster, tmp_path: Path) -> BehavingProject:
         ("{gate: nowhere, pid: nowhere}", settings),
         (
             "\nmeasurement:",
-            "\n  2: {like: 1, batch_sizes: [32], formulations: {jax: [raises], torch: [gated]}, settings: "
+            "\n  2: {name: behave, batch_sizes: [32], precisions: [fp32], "
+            "formulations: {jax: [raises], torch: [gated]}, settings: "
             f"{settings.replace('pid-1', 'pid-2')}}}\nmeasurement:",
         ),
     ):

@@ -119,8 +119,8 @@ def test_a_screening_where_there_is_a_choice(config: Config) -> None:
 
 SEVERAL = """\
   4:
-    {like: 3, devices: 2, batch_sizes: [32, 64], precisions: [fp32], options: {output: [full]},
-      formulations: {jax: [vmap], torch: [vmap: [eager]]}}
+    {name: per_sample_gradients, devices: 2, batch_sizes: [32, 64], precisions: [fp32], options: {output: [full]},
+      settings: {chunk_size: 8, clip_norm: 1.0}, formulations: {jax: [vmap], torch: [vmap: [eager]]}}
 """
 
 

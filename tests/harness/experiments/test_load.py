@@ -102,13 +102,6 @@ MANY_MODELS = """\
     options: {models: [1, 64], batches: [same], learning_rates: [one]}
     settings: {learning_rate: 0.1, momentum: 0.9}
 """
-LIKE = """\
-  2:
-    like: 1
-    devices: 2
-    batch_sizes: [128]
-    settings: {epochs: 3}
-"""
 
 
 WITH_SYNTHETIC = (
@@ -138,17 +131,6 @@ def test_what_a_use_case_cannot_do_is_left_out(tmp_path: Path) -> None:
         "nothing to measure: synthetic_1: synthetic has no data set, and train needs one; "
         "synthetic_3: synthetic has no data set, and per_sample_gradients needs one"
     )
-
-
-def test_a_use_case_like_another_takes_what_it_does_not_say(tmp_path: Path) -> None:
-    written_out = MINIMAL + (
-        "  2:\n    name: train\n    devices: 2\n    batch_sizes: [128]\n    precisions: [fp32]\n"
-        "    formulations: {jax: [step], torch: [step]}\n"
-        "    settings: {epochs: 3, learning_rate: 1e-3, momentum: 0.9, weight_decay: 0, target_metric: 0.5}\n"
-    )
-    first, second = (config_of(MINIMAL + LIKE, tmp_path).use_cases[number] for number in (1, 2))
-    assert config_of(written_out, tmp_path).use_cases[2] == second.model_copy(update={"like": None})
-    assert (first.devices, first.batch_sizes, first.settings["epochs"]) == (1, (64,), 2)
 
 
 def test_plain_values_follow_yaml_1_2(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from harness.paths import REPOSITORY
 from harness.plan import Pair
 from harness.work import declared
 from pipeline.submission.render import run_arguments
-from tests.made.config_text import MINIMAL, PRETRAINED, config_of
+from tests.made.config_text import MINIMAL, PRETRAINED, TRAIN, config_of
 
 JAX_RUNS, TORCH_RUNS = (tuple(run.name for run in runs) for runs in (declared.JAX_RUNS, declared.TORCH_RUNS))
 
 
-SEVERAL = MINIMAL + "  2: {like: 1, devices: 2}\n"
+SEVERAL = MINIMAL + f"  2: {{devices: 2, batch_sizes: [64], {TRAIN}}}\n"
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_devices_take_the_use_case_on_one_or_on_several_and_the_nodes_that_they_
 
 
 def test_devices_of_the_file_are_the_measurements_of_the_file(tmp_path: Path) -> None:
-    config = config_of(MINIMAL + "  2: {like: 1, devices: 4, nodes: 2}\n", tmp_path)
+    config = config_of(MINIMAL + f"  2: {{devices: 4, nodes: 2, batch_sizes: [64], {TRAIN}}}\n", tmp_path)
     of_file, asked = (
         [one.id for pair in expanded(config, words, use_cases=(2,)) for one in pair.measurements()]
         for words in ("", "--devices 4")

@@ -1,13 +1,11 @@
 """The heartbeat, and how a job tells of itself."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 
-from harness.job.progress import Heartbeat, Teller, campaign_ended, read_heartbeat, write_heartbeat
-from harness.paths import JobFolder, Results
+from harness.job.progress import Heartbeat, Teller, read_heartbeat
 
 
 @pytest.fixture
@@ -58,24 +56,3 @@ def test_lines_and_beats_come_when_they_are_due(
         teller.when_due()
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(" | ")[2] for line in lines] == ["[1/10] cnn-r0: warm-up, about 10 min left"] * 2
-
-
-def test_a_campaign_has_ended_when_no_job_of_the_folder_waits_or_runs(tmp_path: Path) -> None:
-    results = Results(root=tmp_path)
-    folders = [JobFolder(root=results.jobs / "any" / f"mnist_{n}-20261121T101502.123456Z-3fa{n}") for n in range(3)]
-    for folder in folders:
-        folder.root.mkdir(parents=True)
-        folder.plan.write_text("{}")
-    beat = Heartbeat(measurements_total=4, node="n1", pid=1)
-    for folder, change in zip(folders, ({"state": "done"}, {"state": "done", "measurements_failed": 1}), strict=False):
-        assert campaign_ended(results) is None
-        write_heartbeat(beat.model_copy(update=change), folder.heartbeat)
-    assert campaign_ended(results) is None  # the last one waits
-    write_heartbeat(beat, folders[2].heartbeat)
-    assert campaign_ended(results) is None  # and runs
-    write_heartbeat(beat.model_copy(update={"updated_at_unix_s": time.time() - 3600}), folders[2].heartbeat)
-    expected = "3 jobs are over; 2 of them failed, or were stopped before their end"
-    assert campaign_ended(results) == expected
-    folders[2].heartbeat.unlink()
-    folders[2].cancelled.touch()
-    assert campaign_ended(results) == expected

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from harness.job import wandb_process
-from harness.job.progress import Heartbeat, write_heartbeat
 from harness.job.tracker import (
     REQUEST_INTERVAL_S,
     Tracker,
@@ -107,7 +106,7 @@ def measure(tracker: WandbTracker, measurement: Measurement, outcome: Outcome = 
 
 def finish(tracker: WandbTracker, **content: Any) -> None:
     """End the job. Returns also where the upload hangs."""
-    tracker.finish(**{"ratios": (), "alerts": (), "has_failed": False, **content})
+    tracker.finish(**{"ratios": (), "has_failed": False, **content})
     tracker.close()
 
 
@@ -119,7 +118,7 @@ def measure_two(tracker: WandbTracker, tmp_path: Path) -> Path:
     (folder / "one.json").write_text('{"one": 1}')
     measure(tracker, a_measurement())
     measure(tracker, a_measurement(replicate=1), "failed")
-    finish(tracker, has_failed=True, ratios=RATIOS, alerts=[("failed", "1 measurement", "ERROR")])
+    finish(tracker, has_failed=True, ratios=RATIOS)
     return folder / "one.json"
 
 
@@ -201,7 +200,6 @@ def test_without_a_key_a_run_is_offline_and_reads_back(tmp_path: Path) -> None:
     artifacts = {one["name"]: one for one in of_type(found, "artifact")}
     [entry] = artifacts["records-a100-cifar10_3-jax"]["manifest"]["contents"]
     assert (entry["path"], entry["local_path"]) == ("records/a100/cifar10_3/jax/one.json", str(record))
-    assert len(of_type(found, "alert")) == 1
 
 
 def test_online_run_arrives_at_the_server(server: WandbServer, tmp_path: Path) -> None:
@@ -221,8 +219,6 @@ def test_online_run_arrives_at_the_server(server: WandbServer, tmp_path: Path) -
     (table,) = (files for name, files in server.artifacts.items() if name.endswith("ratios"))
     (content,) = (json.loads(body) for name, body in table.items() if name.endswith(".table.json"))
     assert (content["columns"], content["data"]) == (list(RATIOS[0]), [list(RATIOS[0].values())])
-    (alert,) = server.alerts
-    assert (alert["runName"], alert["title"], alert["severity"]) == (run_id, "failed", "ERROR")
 
 
 def test_the_clients_own_command_uploads_what_was_kept_offline(server: WandbServer, tmp_path: Path) -> None:
@@ -236,22 +232,21 @@ def test_the_clients_own_command_uploads_what_was_kept_offline(server: WandbServ
     assert all(run.complete and run.summary["measurement/index"] == 1 for run in server.runs.values())
 
 
-def test_a_server_that_takes_no_alert_still_gets_the_records(tmp_path: Path) -> None:
-    def refuse(*_: str) -> None:
-        raise ValueError("no alerts here")
+def test_a_server_that_takes_no_records_still_ends_the_run(tmp_path: Path) -> None:
+    def refuse(_: Any) -> None:
+        raise ValueError("no records here")
 
     done: list[str] = []
     told: list[str | None] = []
     publisher = a_publisher(tmp_path)
     publisher._run = SimpleNamespace(  # type: ignore[assignment]
         settings=SimpleNamespace(sync_dir=str(tmp_path / "run")),
-        alert=refuse,
-        log_artifact=lambda artifact: done.append(artifact.name),
+        log_artifact=refuse,
         finish=lambda exit_code: done.append(f"exit {exit_code}"),
     )
-    message = {"alerts": [("failed", "1", "ERROR")], "ratios": [], "artifact": {"name": "records", "files": []}}
-    publisher.conclude(message | {"exit_code": 1}, lambda kind, **content: told.append(content["text"]))
-    assert (done, told) == (["records", "exit 1"], ["W&B lacks an alert of a run: no alerts here"])
+    message = {"ratios": [], "artifact": {"name": "records", "files": []}, "exit_code": 1}
+    publisher.conclude(message, lambda kind, **content: told.append(content["text"]))
+    assert (done, told) == (["exit 1"], ["W&B lacks the records of a run: no records here"])
 
 
 def test_a_requeued_job_goes_on_with_its_run(server: WandbServer, tmp_path: Path) -> None:
@@ -285,8 +280,6 @@ def test_both_frameworks_of_a_real_job(server: WandbServer, tmp_path: Path) -> N
     pair = project.pair(("slow", "dies_later"), ("slower",), replicates=4, settings=same)
     online = WandbSettings(mode="online", project="speed")
     pair = pair.model_copy(update={"jobs": tuple(plan.model_copy(update={"wandb": online}) for plan in pair.jobs)})
-    earlier = project.job(project.plan("well"))
-    write_heartbeat(Heartbeat(measurements_total=1, node="n01", pid=1, state="done"), earlier.heartbeat)
     status, said, folder = project.run(pair)
     assert status == 1, said
     assert server.runs.keys() == {f"{name}-{folder.name}" for name in FRAMEWORKS}
@@ -306,11 +299,6 @@ def test_both_frameworks_of_a_real_job(server: WandbServer, tmp_path: Path) -> N
     assert of_fetched == of_original
     tables = [body for files in server.artifacts.values() for name, body in files.items() if ".table.json" in name]
     assert [len(json.loads(body)["data"]) for body in tables] == [1, 1]  # the ratio of the last replicate
-    failed, ended = server.alerts
-    assert (failed["title"], failed["severity"]) == (f"{pair.name}: failed", "ERROR")
-    assert failed["text"].startswith("4 measurements; the last: jax cnn-b8-fp32-dies_later.eager-r")
-    assert (ended["title"], ended["severity"]) == ("The campaign has ended", "INFO")
-    assert ended["text"] == "2 jobs are over; 1 of them failed, or were stopped before their end"
 
 
 def test_signals_of_the_scheduler_lose_no_run_and_values_logged_before_it_started_keep_their_order(

@@ -11,7 +11,6 @@ from harness.plan import Framework
 from harness.results.device_peaks import (
     DevicePeaksRecord,
     Peak,
-    datasheet,
     device_peaks,
     has_device_peaks,
     read_device_peaks,
@@ -63,22 +62,6 @@ def test_a_record_is_written_and_read(tmp_path: Path) -> None:
         (tmp_path / "odd.json").write_text(text)
         with pytest.raises(RecordError, match="odd.json"):
             read_device_peaks(tmp_path / "odd.json")
-
-
-@pytest.mark.parametrize(
-    ("device", "name", "bf16"),
-    [
-        ("NVIDIA H100 80GB HBM3", "H100 SXM", 989e12),
-        ("NVIDIA H100 PCIe", "H100 PCIe", 756e12),
-        ("NVIDIA GeForce RTX 2080 Ti", "RTX 2080 Ti", None),
-        ("NVIDIA GH200 480GB", None, None),
-        ("NVIDIA H200 MIG 1g.18gb", None, None),
-        ("NVIDIA A100-PCIE-40GB", None, None),
-    ],
-)
-def test_datasheet_of_a_name(device: str, name: str | None, bf16: float | None) -> None:
-    found = datasheet(device)
-    assert (found and found.name, found and found.per_s("bf16")) == (name, bf16)
 
 
 def test_a_device_is_known_by_its_gpu_or_else_by_its_cpu(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Each framework against itself, before and now: a planted slowdown ends with 1. By hand-made throughputs with known
-answers."""
+"""Each framework against itself, in two results folders: a planted slowdown ends with 1. By hand-made throughputs with
+known answers."""
 
 import csv
 import math
@@ -15,7 +15,7 @@ from harness.plan import Framework
 from harness.results.record import Record
 from harness.results.statistics import unpaired_interval
 from main import main
-from pipeline.report.baseline import baseline_table, before_and_after, changes_of
+from pipeline.report.baseline import baseline_table, changes_of
 from tests.made.report_records import CPU, record, save
 
 THEN = CPU | {"node": "n1", "packages": {"jax": "0.10.2", "torch": "2.14.1"}}
@@ -62,8 +62,9 @@ OCTOBER, NOVEMBER = "2026-10-31T23:59:59+00:00", "2026-11-01T00:00:00+00:00"
 
 
 def test_a_planted_slowdown_of_5_percent_ends_with_1_and_none_without_it(tmp_path: Path, report: Report) -> None:
-    slow = fill(tmp_path / "slow", *made(THEN, OCTOBER), *made(NOW, NOVEMBER, 0.95))
-    code, shown = report(slow, "--baseline", "2026-10", "--fail-above", "3%")
+    then = str(fill(tmp_path / "then", *made(THEN, OCTOBER)))
+    slow = fill(tmp_path / "slow", *made(NOW, NOVEMBER, 0.95))
+    code, shown = report(slow, "--baseline", then, "--fail-above", "3%")
     assert code == 1, shown
     assert "Slower by more than 3 %: mnist, use case 1 (train), on CPU: Xeon: PyTorch cnn-b100-fp32-step.eager" in shown
     # s = 0.00816 of four logarithms on each side: 0.95 * exp(+-2.447 * 0.00816 * sqrt(2 / 4)).
@@ -74,37 +75,37 @@ def test_a_planted_slowdown_of_5_percent_ends_with_1_and_none_without_it(tmp_pat
     assert (torch["release_then"], torch["release_now"], torch["verdict"]) == ("2.14.1", "2.15.0", "slower")
     assert float(torch["ratio_now_over_then"]) == pytest.approx(0.95)
     assert (float(jax["ratio_now_over_then"]), jax["verdict"]) == (pytest.approx(1), "undecided")
-    assert report(slow, "--baseline", "2026-10", "--fail-above", "5")[0] == 0  # it is 5 %, and no more
-    assert report(slow, "--baseline", "2026-10")[0] == 0  # nothing was to fail
+    assert report(slow, "--baseline", then, "--fail-above", "5")[0] == 0  # it is 5 %, and no more
+    assert report(slow, "--baseline", then)[0] == 0  # nothing was to fail
 
     same = fill(tmp_path / "same", *made(NOW, NOVEMBER))
-    then = fill(tmp_path / "then", *made(THEN, OCTOBER))
-    code, shown = report(same, "--baseline", str(then), "--fail-above", "3%")
+    code, shown = report(same, "--baseline", then, "--fail-above", "3%")
     assert (code, "Nothing is slower by more than 3 % with 95 % confidence." in shown) == (0, True), shown
 
 
 def test_what_the_command_line_refuses(tmp_path: Path, report: Report) -> None:
     folder = fill(tmp_path / "a", *made(NOW, NOVEMBER))
-    no_month = "2026-13: is neither a month nor a results folder that is there; valid: a month such as 2026-10"
+    other = str(fill(tmp_path / "b"))
+    Path(other).mkdir()
     for flags, words in (
-        (["--baseline", "2026-13"], f"--baseline {no_month}"),
+        (["--baseline", "2026-13"], "--baseline 2026-13: is no folder; valid: the path of another results folder"),
         (["--fail-above", "3%"], "--fail-above: goes with --baseline"),
-        (["--baseline", "2026-10", "--fail-above", "3x"], "3x: a slowdown below 100 %, such as 3%"),
-        (["--baseline", "2026-10", "--update-readme"], "take the records of one results folder"),
-        (["--results", str(folder)], "is named twice"),
+        (["--baseline", other, "--fail-above", "3x"], "3x: a slowdown below 100 %, such as 3%"),
+        (["--baseline", other, "--update-readme"], "--publish and --update-readme cannot be combined with --baseline"),
+        (["--results", other], "--results: a report is about one results folder; make a report of each folder"),
     ):
         code, shown = report(folder, *flags)
         assert (code, words in shown) == (2, True), shown
-    code, shown = report(folder, "--baseline", "2026-10", "--fail-above", "3%")
-    assert (code, "Nothing was measured both in the baseline and later" in shown) == (1, True)
+    code, shown = report(folder, "--baseline", other, "--fail-above", "3%")
+    assert (code, "Nothing was measured both in the baseline and here" in shown) == (1, True)
 
 
 def test_each_release_is_compared_with_the_newest_of_the_baseline() -> None:
     oldest = made(THEN | {"packages": {"jax": "0.10.0", "torch": "2.13.0"}}, "2026-09-01T00:00:00+00:00", 2.0)
     newest = made(NOW | {"packages": {"jax": "0.10.2", "torch": "2.16.0"}}, "2026-12-01T00:00:00+00:00", 1.1)
     again = made(THEN, "2026-10-01T00:00:00+00:00", 0.5)[4:]  # of the same release: the newer records count
-    then, now = before_and_after([*again, *made(THEN, OCTOBER), *oldest, *made(NOW, NOVEMBER), *newest], "2026-10")
-    changes, missing = changes_of(then, now, same_lab=True)
+    then, now = [*again, *made(THEN, OCTOBER), *oldest], [*made(NOW, NOVEMBER), *newest]
+    changes, missing = changes_of(then, now)
     found = {one.releases: round(one.ratio, 4) for one in changes if one.framework == "torch"}
     assert found == {("2.14.1", "2.15.0"): 1.0, ("2.14.1", "2.16.0"): 1.1}
     assert missing == []
@@ -112,7 +113,7 @@ def test_each_release_is_compared_with_the_newest_of_the_baseline() -> None:
 
 
 def test_what_was_not_measured_again_is_named_and_one_process_has_no_interval() -> None:
-    changes, missing = changes_of(made(THEN, OCTOBER), made(NOW, NOVEMBER, 0.5)[4:5], same_lab=True)
+    changes, missing = changes_of(made(THEN, OCTOBER), made(NOW, NOVEMBER, 0.5)[4:5])
     assert missing == ["mnist, use case 1 (train), on CPU: Xeon: JAX cnn-b100-fp32-step.jit"]
     (torch,) = changes
     assert (torch.interval, torch.verdict, torch.is_slower_by(0.03)) == (None, "no interval", False)
@@ -121,10 +122,6 @@ def test_what_was_not_measured_again_is_named_and_one_process_has_no_interval() 
         "Without interval and verdict, as a side has one process: 1 of 1.",
         "Not the same then and now: node (1 of 1), libraries (1 of 1).",
     ]
-    # Another lab is no baseline of a month, but a folder is.
-    then = made(THEN | {"scheduler": "slurm"}, OCTOBER)
-    of_labs = [changes_of(then, made(NOW, NOVEMBER), same_lab=same_lab)[0] for same_lab in (True, False)]
-    assert [len(changes) for changes in of_labs] == [0, 2]
 
 
 def test_the_interval_is_welch_s() -> None:

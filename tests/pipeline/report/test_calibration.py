@@ -1,4 +1,4 @@
-"""From the records of calibrations to how often a verdict is right; in the table, the docs and the report."""
+"""From the records of calibrations to how often a verdict is right; in the table and the report."""
 
 import math
 import random
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from harness.errors import RecordError
 from harness.paths import Results
 from harness.plan import CONDITIONS_IN_TURNS, PAIRS_IN_TURNS, SLOWDOWNS
 from harness.results.record import Record
@@ -15,22 +14,17 @@ from harness.results.sequential import LogRatio, Verdict
 from pipeline.report import command
 from pipeline.report.calibration import (
     A_A,
-    DOCS,
-    PART_OF_DOCS,
     Round,
     calibrated_devices,
     calibrations_of,
-    describe,
     judge,
     most_pairs,
-    published_text,
     read_calibrations,
     rows_of,
     spread,
     swapped,
     table,
     trust_sentences,
-    update_docs,
 )
 from tests.made.calibration_records import ENVIRONMENT, HERE, calibration, process, processes
 from tests.made.report_records import CPU, record, save
@@ -163,22 +157,6 @@ def blind_records(rounds: int) -> list[Record]:
     blind = [process(n, "slower_2_percent", throughput=1000 * (1 + n / 100), **changes) for n in range(rounds)]
     others = processes(rounds, day="2026-11-22")
     return [one for one in others if one.measurement.variant.planted != "slower_2_percent"] + blind
-
-
-def test_docs_have_the_tables_of_the_published_calibrations() -> None:
-    assert PART_OF_DOCS.replaced(DOCS.read_text(), published_text(), str(DOCS)) == DOCS.read_text()
-
-
-def test_docs_take_records_only(tmp_path: Path) -> None:
-    docs, results = tmp_path / "page.md", Results(root=tmp_path)
-    docs.write_text(f"{PART_OF_DOCS.begin}\n{PART_OF_DOCS.end}\n")
-    for one in processes(4):
-        save(one, results)
-    update_docs(docs, results.calibration)
-    assert docs.read_text() == f"{PART_OF_DOCS.begin}\n{describe([calibration(4)])}\n{PART_OF_DOCS.end}\n"
-    save(process(4, "unslowed_a"), results).write_text("{")
-    with pytest.raises(RecordError, match="not a record"):
-        update_docs(docs, results.calibration)
 
 
 def test_a_file_that_is_a_link_to_itself_is_refused(tmp_path: Path) -> None:

@@ -84,11 +84,11 @@ def test_every_chart_is_drawn() -> None:
     compared = [*sections(launch_bound_pair(), passed, PEAKS), *sections([*trained(), *sweep()], passed)]
     charts = [chart for section in compared for chart in section_charts(section)]
     over = ("throughput_over_batch_size", "throughput_over_models")
-    assert {chart.name for chart in charts} == {"ratio", "learning_accuracy", *over, "time_by_class", "roofline"}
+    assert {chart.name for chart in charts} == {"ratio", "learning_accuracy", *over, "time_by_class"}
     for chart in charts:
         svg = vl_convert.vegalite_to_svg(specification(chart, PRINT))
         assert ElementTree.fromstring(svg).tag.endswith("svg")
-        assert svg.count('role="graphics-symbol"') >= len(chart.points) or chart.name == "roofline"
+        assert svg.count('role="graphics-symbol"') >= len(chart.points)
         assert "var(" not in svg and "NaN" not in svg, chart.name
 
 

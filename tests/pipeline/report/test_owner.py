@@ -18,11 +18,8 @@ from harness.results.parity import ParityMetadata, ParityNumbers, key_of
 from harness.results.parity_file import read_parity, write_parity
 from harness.results.record import Evaluation, RankResult, Record, WeightsIdentity, read_record
 from pipeline.report import owner
-from pipeline.report.calibration import read_calibrations
 from pipeline.report.owner import Names, names_of, names_of_this_process, words_of_the_project
-from pipeline.report.publish import publish, publish_calibrations
-from tests.made import calibration_records
-from tests.made.calibration_records import process, processes
+from pipeline.report.publish import publish
 from tests.made.explained_records import explanation
 from tests.made.report_records import CELL, CPU, pair, record, save, with_result
 
@@ -229,23 +226,6 @@ def test_no_name_that_is_injected_anywhere_is_published(tmp_path: Path) -> None:
     assert read_parity(published.with_name(str(copy.parity))).kept == {"gradients/(user)": [1.5]}
 
 
-def test_no_name_that_is_injected_anywhere_is_published_of_calibrations(tmp_path: Path) -> None:
-    """Published once more, only what is new is copied; a quick calibration is none."""
-    results, published = Results(root=tmp_path / "results"), tmp_path / "published"
-    save(process(0, "unslowed_a", quick=True), results)
-    with pytest.raises(ProjectError, match="no record of a full calibration"):
-        publish_calibrations(results, published)
-    found = processes(3, environment=calibration_records.ENVIRONMENT | ENVIRONMENT | {"said": SENTENCE})
-    broken = process(3, "unslowed_a", environment=ENVIRONMENT, reason=SENTENCE, outcome="failed")
-    for ones, count in (([*found[:-1], broken], len(found)), (found[-1:], 1)):
-        for one in ones:
-            save(one, results)
-        assert publish_calibrations(results, published) == count
-    assert assert_nameless(published) == len(found) + 1
-    (one,), refused = read_calibrations([published / "calibration"])
-    assert one.rounds == 3 and not refused
-
-
 @pytest.mark.parametrize(
     ("field", "changes"),
     [
@@ -283,37 +263,16 @@ def test_what_is_published_is_published_again_byte_by_byte(tmp_path: Path) -> No
     made = publish(results, "eleven", tmp_path / "once")
     nodes = {read_record(path).environment["node"] for path in made.records().rglob("*.json")}
     assert nodes == {f"node-{number}" for number in range(1, 12)}
-    again = publish(made, "eleven", tmp_path / "twice")
+    for first in (made, Results(root=PUBLISHED / "cpu-2-cores")):
+        assert_same_files(first.root, publish(first, first.root.name, tmp_path / "twice").root)
+
+
+def assert_same_files(one: Path, other: Path) -> None:
     first, second = (
         {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        for folder in (made.root, again.root)
+        for folder in (one, other)
     )
     assert first == second and first
-
-
-def of_the_same_fields(before: Any, now: Any) -> Any:
-    """Return what stands in `before` under the names that `now` has, too."""
-    if isinstance(now, dict):
-        return {name: of_the_same_fields(before[name], value) for name, value in now.items()}
-    if isinstance(now, list) and len(now) == len(before):
-        return [of_the_same_fields(*both) for both in zip(before, now, strict=True)]
-    return before
-
-
-def test_nothing_in_the_published_records_of_the_repository_would_be_replaced_today(tmp_path: Path) -> None:
-    """They may have fields that records no longer have."""
-    publish(Results(root=PUBLISHED / "cpu-2-cores"), "cpu-2-cores", tmp_path)
-    publish_calibrations(Results(root=PUBLISHED), tmp_path)
-    for folder in ("cpu-2-cores", "calibration"):
-        paths = [path for path in (PUBLISHED / folder).rglob("*") if path.suffix in (".json", ".npz")]
-        assert paths
-        for path in paths:
-            again = tmp_path / path.relative_to(PUBLISHED)
-            if path.suffix == ".npz":
-                assert again.read_bytes() == path.read_bytes()
-                continue
-            before, now = (json.loads(one.read_text()) for one in (path, again))
-            assert of_the_same_fields(before, now) == now, path
 
 
 def names(*contents: Any, **own: str) -> Names:

@@ -1,24 +1,14 @@
-"""Records of several releases, clusters and labs have rows of their own: what pairs with what, and what is shown."""
+"""Records of several releases and clusters have rows of their own: what pairs with what, and what is shown."""
 
-import csv
-import json
-import shutil
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.files import read_json
-from harness.paths import PUBLISHED, Results
 from harness.results.record import Record
-from pipeline.report import command
-from pipeline.report.command import ReportOptions, report_command
 from pipeline.report.compare import Section, sections
-from pipeline.report.software import RESULTS_FOLDER
 from tests.made import constructed_records
 from tests.made.constructed_records import LOCK
-from tests.made.report_records import CPU, passed, plain, record, text
+from tests.made.report_records import CPU, passed, record
 
 OLD, NEW = (CPU | of_release for of_release in (constructed_records.OLD, constructed_records.NEW))
 
@@ -63,12 +53,10 @@ def test_what_pairs_with_what(older: list[Record], newer: list[Record], expected
     assert ratios(sections([*older, *newer], passed)) == expected
 
 
-def test_two_labs_and_two_clusters_are_told_apart_by_as_little_as_does() -> None:
+def test_clusters_and_installations_are_told_apart_by_as_few_words_as_possible() -> None:
     def of(environment: dict[str, Any], job: str = "a", **changes: Any) -> list[Record]:
         return measured(2000, 1000, environment | changes, 21, job)
 
-    labs = [*of(OLD, **{RESULTS_FOLDER: "east"}), *of(NEW, **{RESULTS_FOLDER: "west"})]
-    assert [*ratios(sections(labs, passed))] == ["lab east, torch 2.14.1", "lab west, torch 2.15.0"]
     clusters = [*of(OLD, slurm={"cluster": "alpha"}), *of(OLD, slurm={"cluster": "beta"})]
     assert [*ratios(sections(clusters, passed))] == ["cluster alpha", "cluster beta"]
     cuda = [OLD["packages"] | {"nvidia-cuda-runtime-cu12": one} for one in ("12.6", "12.8")]
@@ -76,52 +64,3 @@ def test_two_labs_and_two_clusters_are_told_apart_by_as_little_as_does() -> None
     assert [*ratios(sections(with_cuda, passed))] == ["CUDA 12.6", "CUDA 12.8"]
     locks = [*of(OLD), *of(OLD, "b", lock=LOCK | {"sha256": "cc" * 8})]
     assert [*ratios(sections(locks, passed))] == ["environment aaaaaaaa", "environment cccccccc"]
-
-
-def published_as(folder: Path, **packages: str) -> Results:
-    """Published records and parity numbers of a CPU, of two cells, as if made with these releases."""
-    results = Results(root=folder)
-    for cell in ("mnist_5", "text_1"):
-        shutil.copytree(PUBLISHED / "cpu-2-cores/records/any" / cell, results.records() / "any" / cell)
-    for path in sorted(results.records().rglob("*.json")):
-        content = json.loads(read_json(path))
-        environment = content["environment"]
-        environment["packages"] |= packages
-        environment["lock"]["sha256"] = sha256(json.dumps(packages).encode()).hexdigest()[:16]
-        if packages and content["measurement"]["framework"] == "torch":
-            blocks = content["result"]["blocks"]
-            blocks["block_times_s"] = [time_s / 2 for time_s in blocks["block_times_s"]]
-        path.write_text(json.dumps(content))
-    return results
-
-
-def comparison_of(results: Results, *beside: Results) -> tuple[dict[tuple[str, ...], str], str]:
-    """The ratio of each line of the CSV, and the terminal's text."""
-    console = plain(120)
-    assert report_command(results, ReportOptions(figures=False, beside=beside), console) == 0
-    with (results.report / "comparison.csv").open(newline="") as file:
-        lines = list(csv.DictReader(file))
-    key = ("lab_and_software", "benchmark", "use_case", "model", "batch_size", "framework", "execution_mode")
-    return {tuple(one[name] for name in key): one["ratio_jax_over_torch"] for one in lines}, text(console)
-
-
-def test_two_labs_with_two_locks_are_shown_side_by_side_and_each_as_it_is_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command, "PUBLISHED_CALIBRATIONS", tmp_path / "none")  # which take their time
-    east = published_as(tmp_path / "east" / "results")
-    west = published_as(tmp_path / "west" / "results", torch="2.99.0")
-    for parity in (west.root / "records" / "any" / "mnist_5").rglob("parity-*.npz"):
-        parity.unlink()  # of the west's own, so that only the east's pairs of this cell pass the gate
-    alone = [comparison_of(one)[0] for one in (east, west)]
-    both, shown = comparison_of(east, west)
-    apart = [f"lab {name}/results, torch {torch}" for name, torch in (("east", "2.14.1"), ("west", "2.99.0"))]
-    assert both == {
-        (name, *key[1:]): ratio for name, lines in zip(apart, alone, strict=True) for key, ratio in lines.items()
-    }
-    assert {key[0] for key, ratio in both.items() if key[1:3] == ("mnist", "5") and ratio} == {apart[0]}
-    assert "left out" not in shown
-    page = (east.report / "report.html").read_text()
-    for name in apart:
-        assert f"({name})" in shown and f"({name})" in page
-    assert f"{east.root} and {west.root}" in page

@@ -11,7 +11,6 @@ from harness.experiments.load import load_config
 from harness.experiments.presets import expand_preset
 from harness.paths import REPOSITORY, Results
 from harness.plan import Cell, JobPlan, MeasurementSettings, Pair, Screening, Variant
-from harness.results.device_peaks import DevicePeaksRecord, Peak, write_device_peaks
 from pipeline.submission.estimate import (
     Durations,
     Estimate,
@@ -25,7 +24,6 @@ from pipeline.submission.estimate import (
     requeues,
 )
 from tests.made.project import alone
-from tests.made.records import blocks
 from tests.made.report_records import plan
 
 
@@ -43,46 +41,12 @@ def estimate(seconds: float, **changes: Any) -> Estimate:
     return Estimate(**{"seconds": seconds, "most_seconds": seconds} | given)
 
 
-def test_by_the_protocol_and_by_a_slow_step() -> None:
-    """10 start + 4 idle + 2 warm-up + 12/4 blocks + 20/4 latency + 5 energy; blocks never less than 20 of 0.1 s. A step
-    of 8 s: 10 start + 24 cold + 4 idle + 40 warm-up (5) + 24 blocks (3) + 24 latency (3) + 8 energy; one of 0.5 s: 11.5
-    + 4 + 2.5 + 10 blocks (20) + 20 latency (of 100, 20 s at most) + 5."""
+def test_by_the_protocol() -> None:
+    """10 start + 4 idle + 2 warm-up + 12/4 blocks + 20/4 latency + 5 energy; blocks never less than 20 of 0.1 s."""
     assert protocol_s(MeasurementSettings(), starts=1) == pytest.approx(29.0)
     assert protocol_s(MeasurementSettings(min_time_s=10.0), starts=1) == pytest.approx(36.0)
     assert protocol_s(MeasurementSettings(max_time_s=4.0), starts=1) == pytest.approx(28.0)
     assert protocol_s(MeasurementSettings(max_time_s=1.0), starts=3) == pytest.approx(47.0)
-    assert protocol_s(MeasurementSettings(), starts=1, step_s=8.0) == pytest.approx(134.0)
-    assert protocol_s(MeasurementSettings(), starts=1, step_s=0.5) == pytest.approx(53.0)
-
-
-def test_a_step_takes_at_least_its_operations_at_the_peak(tmp_path: Path) -> None:
-    """ResNet-18 at batch 256: three passes of two operations for each of 555,422,720 multiply-adds are 853.1 GFLOP a
-    step, so 8.531 s at 0.1 TFLOP/s. Twelve processes of 10 + 3 steps, 4 idle, 5 steps of warm-up, 3 blocks, 3 waited
-    for and 1 of energy take 15 steps and 14 s each, and the warm starts two more starts."""
-    results = Results(root=tmp_path)
-    of_two_operations = blocks([2.0 / 1e11] * 3, calls=1, samples=1)
-    measured = DevicePeaksRecord(
-        framework="jax",
-        started_at="2026-11-22T10:00:00+00:00",
-        ended_at="2026-11-22T10:00:01+00:00",
-        environment={"gpu": {"name": "NVIDIA H100 PCIe"}, "framework": {"platform": "gpu"}},
-        peaks=[Peak(kind="product", precision="fp32", shape=(1, 1, 1), blocks=of_two_operations)],
-    )
-    write_device_peaks(measured, results.new_device_peaks("jax"))
-    cell = {"gpu": "h100", "benchmark": "cifar10", "use_case": 1, "use_case_name": "train"}
-    variant = Variant(model="resnet18", batch_size=256, precision="fp32", execution_mode="step.jit")
-    of_resnet = plan_of(**cell).model_copy(update={"variants": (variant,)})
-    [found] = estimates_of([alone(of_resnet)], results, "slurm")
-    step_s = 6 * 555_422_720 * 256 / 1e11
-    assert found.seconds == pytest.approx(12 * (14 + 15 * step_s) + 2 * (10 + 3 * step_s))
-    settings = {"epochs": 10, "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, "target_metric": 0.7}
-    training = of_resnet.model_copy(update={"settings": settings, "data": "sample"})  # 2,048 images: 8 steps an epoch
-    [trained] = estimates_of([alone(training)], results, "slurm")
-    assert trained.seconds - found.seconds == pytest.approx(12 * 10 * 8 * step_s)
-    assert (found.trains, trained.trains) == (True, False)
-    other = of_resnet.model_copy(update={"cell": of_resnet.cell.model_copy(update={"gpu": "a100"})})
-    [unknown] = estimates_of([alone(other)], results, "slurm")
-    assert unknown.seconds == pytest.approx(12 * 29 + 20)
 
 
 @pytest.mark.parametrize(
