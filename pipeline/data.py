@@ -1,15 +1,20 @@
 """`main.py data`: brings data sets and pretrained weights to the folder that jobs read, where there is a network."""
 
 import time
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.errors import DataError
 from harness.experiments.model import Config
 from harness.work.datasets import DataFiles, DataSource, fetch, load, read_manifest, verify
 from harness.work.declared import Benchmark, benchmark
 from harness.work.pretrained import WeightsFiles, fetch_weights, verified_content
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 def fetch_command(config: Config, benchmarks: tuple[str, ...]) -> int:
@@ -28,7 +33,8 @@ def fetch_command(config: Config, benchmarks: tuple[str, ...]) -> int:
         print(f"{name}: fetching and verifying ...", flush=True)
         start = time.monotonic()
         try:
-            fetch(source, data_dir, tell=partial(print, f"{name}:", flush=True))
+            with _progress() as shown:
+                fetch(source, data_dir, tell=shown.begin_for(name), advance=shown.advance)
             print(_result_line(declared, data_dir), f"({time.monotonic() - start:.1f} s)", flush=True)
         except DataError as error:
             failed += 1
@@ -49,9 +55,10 @@ def verify_command(config: Config, benchmarks: tuple[str, ...]) -> int:
             print(f"{name}: is not here", flush=True)
             continue
         try:
-            nbytes = sum(array.nbytes for array in read_manifest(_files(name, data_dir)).arrays.values())
-            print(f"{name}: verifying {nbytes / 1e9:.3g} GB", flush=True)
-            verify(source, "real", data_dir, everything=True)
+            with _progress() as shown:
+                nbytes = sum(array.nbytes for array in read_manifest(_files(name, data_dir)).arrays.values())
+                shown.begin_for(name)(f"verifying {nbytes / 1e9:.3g} GB", nbytes)
+                verify(source, "real", data_dir, everything=True, advance=shown.advance)
             print(f"{_result_line(declared, data_dir)}, all verified", flush=True)
         except DataError as error:
             failed += 1
@@ -119,3 +126,39 @@ def _result_line(declared: Benchmark, data_dir: Path) -> str:
         f"{declared.name}: {dataset.train_count:,} {task.samples} to train, {dataset.test_count:,} to test, "
         f"{shape}; {manifest.source}; {size / 1e6:.1f} MB in {files.folder}; SHA-256 of the content {manifest.sha256}"
     )
+
+
+@dataclass(kw_only=True)
+class _Shown:
+    """A bar on a terminal; in a file or pipe only the sentences."""
+
+    bar: "Progress | None"
+
+    def begin_for(self, name: str) -> Callable[[str, int], None]:
+        def begin(sentence: str, nbytes: int) -> None:
+            print(f"{name}: {sentence}", flush=True)
+            if self.bar is not None:
+                for task in self.bar.task_ids:
+                    self.bar.remove_task(task)
+                self.bar.add_task(name, total=nbytes)
+
+        return begin
+
+    def advance(self, nbytes: int) -> None:
+        if self.bar is not None:
+            for task in self.bar.task_ids:
+                self.bar.advance(task, nbytes)
+
+
+@contextmanager
+def _progress() -> Iterator[_Shown]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console()
+    if not console.is_terminal:
+        yield _Shown(bar=None)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield _Shown(bar=bar)

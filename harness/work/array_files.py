@@ -21,6 +21,9 @@ BLOCK_BYTES = 2**26
 GATHERED_AT_ONCE_BYTES = 2**24
 """Of a mapped array. The system brings in more of the file around each row, often several times as much."""
 
+Advance = Callable[[int], object]
+"""Is told after each piece of work how many bytes it was."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pieces:
@@ -71,7 +74,7 @@ def block_digests(array: NDArray[Any]) -> tuple[str, ...]:
     return digests.all()
 
 
-def write_pieces(array: NDArray[Any] | Pieces, path: Path) -> tuple[Path, tuple[str, ...]]:
+def write_pieces(array: NDArray[Any] | Pieces, path: Path, advance: Advance) -> tuple[Path, tuple[str, ...]]:
     """Write it beside its place and sync it. Returns that file, which the caller renames to `path`, and the digests of
     its blocks.
 
@@ -95,6 +98,7 @@ def write_pieces(array: NDArray[Any] | Pieces, path: Path) -> tuple[Path, tuple[
                 file.write(content)
                 digests.update(content)
                 written += len(content)
+                advance(len(content))
             if written != array.nbytes:
                 raise ValueError(f"{path.name}: its pieces have {written} bytes, {array.shape} takes {array.nbytes}")
             file.flush()
@@ -123,7 +127,7 @@ def open_array(path: Path) -> np.memmap[Any, Any]:
 
 
 def first_changed_block(
-    array: np.memmap[Any, Any], path: Path, digests: Sequence[str], numbers: Iterable[int]
+    array: np.memmap[Any, Any], path: Path, digests: Sequence[str], numbers: Iterable[int], advance: Advance
 ) -> int | None:
     """The first of these blocks of the file that has another digest; None where all are right.
 
@@ -138,6 +142,7 @@ def first_changed_block(
             _fill(block.data, file.readinto)
             if hashlib.sha256(block.data).hexdigest() != digests[number]:
                 return number
+            advance(len(block))
     return None
 
 

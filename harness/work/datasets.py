@@ -30,6 +30,7 @@ from harness.printable import shortened
 from harness.results.record import DataIdentity
 from harness.work.array_files import (
     BLOCK_BYTES,
+    Advance,
     Pieces,
     block_digests,
     first_changed_block,
@@ -184,8 +185,12 @@ def load(source: DataSource | None, kind: DataKind, data_dir: Path) -> Dataset:
     return _map_files(DataFiles(data_dir=data_dir, benchmark=source.benchmark))[0]
 
 
+def _nobody(_bytes: int) -> None:
+    return
+
+
 def verify(
-    source: DataSource | None, kind: DataKind, data_dir: Path, *, everything: bool = False
+    source: DataSource | None, kind: DataKind, data_dir: Path, *, everything: bool = False, advance: Advance = _nobody
 ) -> DataIdentity | None:
     """Read the data once and compare it with its checksums. None where there is no data.
 
@@ -207,7 +212,7 @@ def verify(
         if array.nbytes > VERIFIED_WHOLE_BYTES and not everything:
             numbers = random.sample(numbers, min(VERIFIED_BLOCKS, len(digests)))
         try:
-            changed = first_changed_block(array, path, digests, numbers)
+            changed = first_changed_block(array, path, digests, numbers, advance)
         except (OSError, EOFError) as error:
             raise DataError(f"{path}: cannot be read ({error}). {files.way_out}") from error
         if changed is not None:
@@ -222,7 +227,8 @@ def fetch(
     source: DataSource,
     data_dir: Path,
     *,
-    tell: Callable[[str], object] = lambda _sentence: None,
+    tell: Callable[[str, int], object] = lambda _sentence, _bytes: None,
+    advance: Advance = _nobody,
 ) -> Dataset:
     """Bring the real data set: download what is missing, verify, write the arrays and then their manifest.
 
@@ -231,7 +237,7 @@ def fetch(
     memory and is there already, of these very originals, is verified and not made again.
 
     Args:
-        tell: called with a sentence about what will be done.
+        tell: hears what will be done, and how many bytes of work that is, before `advance` hears of its progress.
 
     Raises:
         DataError: no network (says how to do it by hand); missing or corrupt originals; a full disk.
@@ -242,19 +248,19 @@ def fetch(
     found = source.read(files.originals)
     nbytes = sum(array.nbytes for _, _, array in _all_arrays(found))
     if isinstance(found, Incoming) and _is_made_of(found.made_of, files):
-        tell(f"is there already: verifying {nbytes / 1e9:.1f} GB in {files.folder}")
+        tell(f"is there already: verifying {nbytes / 1e9:.1f} GB in {files.folder}", nbytes)
         try:
-            verify(source, "real", data_dir, everything=True)
+            verify(source, "real", data_dir, everything=True, advance=advance)
             return load(source, "real", data_dir)
         except DataError as error:
-            tell(f"makes it anew: {error}")
+            tell(f"makes it anew: {error}", 0)
     try:
         files.folder.mkdir(parents=True, exist_ok=True)
         _remove_left_behind(files.folder)
         _require_room(files.folder, nbytes)
         counts = " and ".join(f"{next(iter(getattr(found, part).values())).shape[0]:,} to {part}" for part in PARTS[:2])
-        tell(f"writing {counts}, {nbytes / 1e9:.3g} GB, to {files.folder}")
-        _write(found, source, files)
+        tell(f"writing {counts}, {nbytes / 1e9:.3g} GB, to {files.folder}", nbytes)
+        _write(found, source, files, advance)
     except OSError as error:
         raise DataError(
             f"{files.folder}: cannot be written: {error.strerror or error}. "
@@ -398,14 +404,14 @@ def _remove_left_behind(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _write(found: Dataset | Incoming, source: DataSource, files: DataFiles) -> None:
+def _write(found: Dataset | Incoming, source: DataSource, files: DataFiles, advance: Advance) -> None:
     """All arrays beside their places; then there, and at last the manifest."""
     temporaries: dict[Path, Path] = {}
     described: dict[str, ArrayFile] = {}
     try:
         for part, name, array in _all_arrays(found):
             path = files.array(part, name)
-            temporaries[path], blocks = write_pieces(array, path)
+            temporaries[path], blocks = write_pieces(array, path, advance)
             described[f"{part}.{name}"] = ArrayFile(shape=array.shape, dtype=array.dtype.str, blocks=blocks)
         manifest = Manifest(
             benchmark=files.benchmark,

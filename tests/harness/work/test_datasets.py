@@ -91,8 +91,10 @@ def test_fetched_arrays_lie_in_a_file_each_are_mapped_and_verified(tmp_path: Pat
     with pytest.raises(ValueError, match="read-only"):
         dataset.train["tokens"][0, 0] = 7
     assert (dataset.train_count, dataset.test_count) == (5, 2)
-    identity = verify(SOURCE, "real", tmp_path)
+    read: list[int] = []
+    identity = verify(SOURCE, "real", tmp_path, advance=read.append)
     assert identity == DataIdentity(source="made up", kind="real", sha256=content_sha256(TEXT))
+    assert sum(read) == 4 * (20 + 20 + 8 + 8 + 1)
 
 
 def test_the_checksum_sees_every_array_its_name_its_type_and_its_shape() -> None:

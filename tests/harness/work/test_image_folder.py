@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -191,17 +192,19 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written(
     tmp_path: Path, originals: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = 18 * SIZE * SIZE * 3 + 18 * 4 + 3 * 4
-    heard: list[str] = []
+    heard: list[tuple[str, int]] = []
+    advanced: list[int] = []
 
     def fetch_with(free: int) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=free))
-        fetch(SOURCE, tmp_path, tell=heard.append)
+        fetch(SOURCE, tmp_path, tell=lambda *told: heard.append(told), advance=advanced.append)
 
     with pytest.raises(DataError, match=r"0\.0 GB are needed there, and 0\.0 GB are free\. Free space"):
         fetch_with(needed - 1)
     assert heard == [] and list((tmp_path / "three").iterdir()) == []
     fetch_with(needed)
-    assert heard == [f"writing 12 to train and 6 to test, 3.54e-06 GB, to {tmp_path}/three"]
+    assert heard == [(f"writing 12 to train and 6 to test, 3.54e-06 GB, to {tmp_path}/three", needed)]
+    assert sum(advanced) == needed
 
 
 def test_an_interrupted_or_killed_run_leaves_what_was_there(
@@ -210,24 +213,22 @@ def test_an_interrupted_or_killed_run_leaves_what_was_there(
     def interrupt(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    def fetch_one_image_less() -> None:
+    def fetch_one_image_less(**more: Any) -> None:
         max((originals / "train").glob("*/*.JPEG"), key=lambda path: path.stem[-1]).unlink()
-        fetch(SOURCE, tmp_path)
+        fetch(SOURCE, tmp_path, **more)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(os, "fsync", interrupt)  # of the first array
-        fetch(SOURCE, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(SOURCE, tmp_path, advance=interrupt)
     assert list((tmp_path / "three").iterdir()) == []
     with pytest.raises(DataError, match="the data set three is not here"):
         load(SOURCE, "real", tmp_path)
     fetch(SOURCE, tmp_path)
     before = sha256_in(tmp_path)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(os, "fsync", interrupt)
-        fetch_one_image_less()
+    with pytest.raises(KeyboardInterrupt):
+        fetch_one_image_less(advance=interrupt)
     assert sha256_in(tmp_path) == before
     # What a killed run leaves goes away once nobody writes to it.
-    left, _ = array_files.write_pieces(np.zeros(3), tmp_path / "three" / "train.images.npy")
+    left, _ = array_files.write_pieces(np.zeros(3), tmp_path / "three" / "train.images.npy", lambda _: None)
     fetch_one_image_less()
     assert left.exists()
     make_old(left)
@@ -261,7 +262,7 @@ def test_what_is_there_is_verified_and_not_made_again(
         if state == "of other files":
             (originals / "val" / "n1" / "n1_0.JPEG").rename(originals / "val" / "n1" / "n1_9.JPEG")
         heard.clear()
-        fetch(SOURCE, tmp_path, tell=heard.append)
+        fetch(SOURCE, tmp_path, tell=lambda sentence, _bytes: heard.append(sentence))
         assert decode.call_count == calls and [one for one in heard if one.startswith(words)]
         verify(SOURCE, "real", tmp_path)
 
