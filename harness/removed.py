@@ -28,7 +28,6 @@ REMOVED = {
     "--update-docs": "`python main.py calibrate --table` prints the table of a results folder.",
     "--verbose": "`--dry-run` writes the scripts to slurm_scripts/; their headers contain the options of sbatch.",
     "--why": "experiments.yaml names what is measured; `--dry-run` lists the chosen models, modes and precisions.",
-    "cluster.max_parallel_jobs": "Slurm's own limits (QOS, MaxJobs) apply; --benchmark submits fewer jobs.",
     "cluster.stage_environment": "Use a container image, see docs/clusters.md.",
     "use_cases.like": "Write all keys of the use case, as experiments.yaml does for use cases 2 and 4.",
 }

@@ -163,6 +163,8 @@ class ClusterConfig(AskedOfSlurm):
     whole_nodes: bool = False
     """A job takes a node with all of its GPUs (`gpus.NAME.per_node`), and measures on each of them another cell of one
     GPU, side by side."""
+    max_parallel_jobs: Count | None = None
+    """Jobs of this project that Slurm may run at once; None sets no limit."""
     frameworks: dict[Framework, FrameworkConfig] = Field(default={}, validate_default=True)
     """Has an entry for each framework after validation."""
 

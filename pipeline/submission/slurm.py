@@ -45,13 +45,18 @@ class RunJob:
         return DelayedSubmission(self)
 
 
-def sbatch_command(script: Path, folder: Path) -> list[str]:
-    """Return the exact command that submits `script` with the job's folder. Its options beat the script's header."""
+def sbatch_command(script: Path, folder: Path, after: str | None = None) -> list[str]:
+    """The exact command that submits `script` with the job's folder.
+
+    Options here beat the script's header. `after`: the id of a job whose end, of whatever kind, this one
+    waits for.
+    """
     logs = str(folder).replace("%", "%%")  # sbatch fills in patterns such as %j
     return [
         "sbatch",
         f"--output={logs}/%j_0_log.out",
         f"--error={logs}/%j_0_log.err",
+        *([f"--dependency=afterany:{after}"] if after else []),
         str(script),
         "slurm",
         str(folder),
@@ -92,14 +97,15 @@ def without_inherited_job() -> list[str]:
 class ScriptSlurm(SlurmExecutor):
     """Submits one rendered script as one job. No arrays: submitit hard-codes its own classes for those."""
 
-    def __init__(self, folder: Path, script: Path) -> None:
+    def __init__(self, folder: Path, script: Path, *, after: str | None = None) -> None:
         """Raises RuntimeError where srun is not on PATH."""
         super().__init__(folder, max_num_timeout=MAX_TIMEOUTS)
         self.script = script.resolve()
+        self.after = after
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
         """Kept in the job's folder as <id>_submission.sh."""
         return self.script.read_text()
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        return [*without_inherited_job(), *sbatch_command(self.script, self.folder)]
+        return [*without_inherited_job(), *sbatch_command(self.script, self.folder, self.after)]

@@ -107,7 +107,7 @@ def submit(
         if left and executor == "local":
             following += _to_local_queue(left, scripts, results)
         elif left:
-            following += _to_slurm(left, config, scripts, results)
+            following += _to_slurm(left, config, scripts, results, active)
         return following
 
 
@@ -267,11 +267,15 @@ def _to_slurm(
     config: Config,
     scripts: Mapping[str, Path],
     results: Results,
+    active: Sequence[JobState],
 ) -> list[JobFolder]:
+    """`active`: this project's jobs that are not over; `max_parallel_jobs` counts them."""
     from pipeline.submission.slurm import variables_in_words
 
     if words := variables_in_words():
         print(words)
+    of_slurm = [one.submission for one in active if one.submission and one.submission.executor == "slurm"]
+    job_ids = [*dict.fromkeys(one.job_id for one in sorted(of_slurm, key=lambda one: one.submitted_at_unix_s))]
     folders: list[JobFolder] = []
     submitted: dict[str, str] = {}
     refused: dict[str, ProjectError] = {}
@@ -279,8 +283,9 @@ def _to_slurm(
     for job in jobs:
         if len(last) == SAME_REFUSALS_BEFORE_GIVING_UP and len(set(last)) == 1:
             break
+        after = _lane(job_ids, config.cluster.max_parallel_jobs)
         try:
-            found, job_id = _hand_over(job, scripts[job.name], config, results)
+            found, job_id = _hand_over(job, scripts[job.name], config, results, after)
         except (RecordError, SubmissionError) as error:
             refused[job.name] = error
             last.append(str(error))
@@ -291,6 +296,7 @@ def _to_slurm(
         what = f", with {', '.join(pair.name for pair in job.pairs)}" if job.gpus else ""
         print(f"{job.name}: submitted as job {job_id}{what}")
         submitted[job.name] = job_id
+        job_ids.append(job_id)
         folders += found
     if folders:
         print(f"Their logs: {near(results.jobs)}")
@@ -320,7 +326,9 @@ def _refusal(
     return "\n".join([*lines, f"{ways}, and run the same command again: {shlex.join(['python', *sys.argv])}"])
 
 
-def _hand_over(job: QueueJob, script: Path, config: Config, results: Results) -> tuple[list[JobFolder], str]:
+def _hand_over(
+    job: QueueJob, script: Path, config: Config, results: Results, after: str | None
+) -> tuple[list[JobFolder], str]:
     """The folders of its pairs, and its number. Raises SubmissionError and RecordError; then nothing is left of it."""
     plans = {results.new_job_folder(pair): pair for pair in job.pairs}
     folder = results.new_job_folder(job.name) if job.gpus else next(iter(plans))
@@ -329,19 +337,26 @@ def _hand_over(job: QueueJob, script: Path, config: Config, results: Results) ->
             write_plan(pair, each)
         if job.gpus:
             write_atomically(folder.cells, "".join(f"{each.root}\n" for each in plans), replace=False)
-        submission = _sbatch(folder, script, config, job_arguments(results, folder))
+        submission = _sbatch(folder, script, config, job_arguments(results, folder), after)
         for each in plans:
             write_atomically(each.submission, submission.model_dump_json(indent=1), replace=False)
     return [*plans], submission.job_id
 
 
-def _sbatch(folder: JobFolder, script: Path, config: Config, arguments: Sequence[str]) -> Submission:
+def _lane(job_ids: list[str], max_parallel_jobs: int | None) -> str | None:
+    """The job whose end this one waits for, so that at most so many of the project run at the same time."""
+    if max_parallel_jobs is None or len(job_ids) < max_parallel_jobs:
+        return None
+    return job_ids[-max_parallel_jobs]
+
+
+def _sbatch(folder: JobFolder, script: Path, config: Config, arguments: Sequence[str], after: str | None) -> Submission:
     """Raises SubmissionError with sbatch's own words."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     from pipeline.submission.slurm import RunJob, ScriptSlurm, sbatch_command
 
-    executor = ScriptSlurm(folder.root, script)
+    executor = ScriptSlurm(folder.root, script, after=after)
     executor.update_parameters(time=config.cluster.time_limit_minutes)  # all else is in the script's header
     try:
         # submitit prints what sbatch complains about; it is said once, with all the refusals, at the end.
@@ -353,7 +368,7 @@ def _sbatch(folder: JobFolder, script: Path, config: Config, arguments: Sequence
         executor="slurm",
         job_id=str(job.job_id),
         script=str(script.absolute()),
-        command=tuple(sbatch_command(script.resolve(), folder.root)),
+        command=tuple(sbatch_command(script.resolve(), folder.root, after)),
         node=socket.gethostname(),
         submitted_at_unix_s=time.time(),
     )

@@ -1,5 +1,6 @@
 """Jobs through a real Slurm that has no accounting: submitted, failing, cancelled, refused."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +58,8 @@ def test_a_pair_is_one_job_that_is_requeued_and_goes_on(
 def test_what_fails_in_a_job_is_its_reason_and_cancel_ends_these_jobs_and_no_other(
     behaving: BehavingProject, slurm: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A measurement that fails, one that runs, and one that is held."""
+    """A measurement that fails, and two jobs of which one waits for the other: parallel jobs are counted over
+    submissions."""
     stranger = slurm.run("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 60").strip()
     failed, running, waiting = (
         behaving.plan(mode, use_case=n) for n, mode in enumerate(("raises", "gated", "well"), 1)
@@ -66,10 +68,12 @@ def test_what_fails_in_a_job_is_its_reason_and_cancel_ends_these_jobs_and_no_oth
     assert follow([first], behaving.results) == 1
     assert str(state_of(behaving, first).reason).startswith("torch cnn-b8-fp32-raises.eager-r0: KeyError: 'conv9'")
     assert f"log: {first.root / job_id(first)}_0_log.err" in capsys.readouterr().out
-    [second] = behaving.submit(running, executor="slurm")
+    one_lane = behaving.with_cluster(max_parallel_jobs=1)
+    [second] = one_lane.submit(running, executor="slurm")
     wait_for(behaving.pid.exists, "the measurement at the gate")
-    [third] = behaving.with_cluster(sbatch_options=["--hold"]).submit(waiting, executor="slurm")
-    assert state_of(behaving, third).reason == "JobHeldUser"
+    [third] = one_lane.submit(waiting, executor="slurm")
+    assert f"--dependency=afterany:{job_id(second)}" in json.loads(third.submission.read_text())["command"]
+    assert state_of(behaving, third).reason == "Dependency"
 
     assert cancel(behaving.results) == 0
     wait_for(lambda: set(slurm.run("squeue", "-h", "-o", "%i").split()) == {stranger}, "the two jobs to be gone")

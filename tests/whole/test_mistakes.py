@@ -85,7 +85,6 @@ IN_THE_FILE = [
     ("torch: [step]}", "torch: [steps]}"),
     ("torch: [step]}", "torch: [step, epoch]}"),
     (", target_metric: 0.5", ""),
-    ("    name: per_sample_gradients\n", "    like: 3\n"),
     ("- {formulation: loop, batch_size: 32}", "- {}"),
     ("- {formulation: loop, batch_size: 32}", "- {framework: torch, benchmark: mnist}"),
     ("  mnist: {models: [cnn]}\n", "  mnist: {models: [cn], sizes: {classes: 3}}\n"),

@@ -71,16 +71,3 @@ def test_another_precision_and_what_was_not_counted_have_no_share(precision: str
     one = explanation({GEMM: (1, 1.0)}, step_ms=1.1, **work)
     both = [*explained("jax", "a", one, precision=precision), *explained("torch", "b", one, precision=precision)]
     assert terms_of(compared(both).rows[0].modes[0]).share_of_attainable is None
-
-
-def test_roofline_by_hand() -> None:
-    """6e9 operations over 2**20 bytes are 5722 per byte; the ridge is at 50 / 4.3 = 11.628."""
-    (chart,) = [one for one in section_charts(compared(launch_bound_pair())) if one.name == "roofline"]
-    points = chart.points
-    steps = {point["framework"]: point for point in points if point["kind"] == "step"}
-    assert steps["JAX"]["intensity"] == pytest.approx(5722, rel=1e-4)
-    assert (steps["JAX"]["teraflops"], steps["PyTorch"]["teraflops"]) == (3.0, 1.5)
-    assert (steps["JAX"]["share"], steps["PyTorch"]["share"]) == (0.06, 0.03)
-    roof = [(point["intensity"], point["teraflops"]) for point in points if point["kind"] == "roof"]
-    assert [x for x, _ in roof] == pytest.approx([11.628 / 2, 11.628, 2 * 5722], rel=1e-4)
-    assert [y for _, y in roof] == pytest.approx([25, 50, 50], rel=1e-4)

@@ -22,7 +22,7 @@ from harness.plan import FRAMEWORKS, Pair
 from harness.results.record import write_record
 from pipeline.submission.queue_job import paired
 from pipeline.submission.slurm import RunJob, ScriptSlurm, sbatch_command, variables_in_words, without_inherited_job
-from pipeline.submission.submit import choose_executor, job_that_measures, measured_with
+from pipeline.submission.submit import _lane, choose_executor, job_that_measures, measured_with
 from pipeline.watching.jobs import JobState
 from tests.made.faults import programs
 from tests.made.project import BehavingProject, alone
@@ -43,8 +43,8 @@ def test_submitit_still_has_the_methods_that_are_overridden() -> None:
 
 def test_sbatch_command() -> None:
     logs = ["--output=/100%%/j/%j_0_log.out", "--error=/100%%/j/%j_0_log.err"]
-    command = sbatch_command(Path("/s.sh"), Path("/100%/j"))
-    assert command == ["sbatch", *logs, "/s.sh", "slurm", "/100%/j"]
+    command = sbatch_command(Path("/s.sh"), Path("/100%/j"), after="12")
+    assert command == ["sbatch", *logs, "--dependency=afterany:12", "/s.sh", "slurm", "/100%/j"]
 
 
 def test_the_slurm_job_around_main_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +162,13 @@ def test_whose_processes_take_turns(pairing: Any, is_on_cpu: bool, in_turns: lis
     pairs = [on_cpu, anywhere, several, alone(on_cpu.jobs[0])]
     assert [paired(pair, pairing, is_on_cpu=is_on_cpu).is_interleaved for pair in pairs] == in_turns
     assert str(several.why_not_interleaved).startswith("on several devices ")
+
+
+def test_lanes_keep_the_number_of_parallel_jobs() -> None:
+    """With two lanes job 3 waits for job 1, job 4 for job 2, job 5 for job 3."""
+    ids = ["1", "2", "3", "4"]
+    assert [_lane(ids[:count], 2) for count in range(5)] == [None, None, "1", "2", "3"]
+    assert _lane(ids, None) is None
 
 
 def test_only_records_of_the_same_scheduler_spare_a_job(tmp_path: Path) -> None:
