@@ -107,7 +107,9 @@ uv=$(command -v uv || echo "$venv/bin/uv")
 [ -x "$uv" ] || "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 "$uv_release" ||
     echo "uv could not be installed." >&2
 if [ -x "$uv" ]; then
-    "$uv" pip install --python "$venv/bin/python" ${backend:+--torch-backend "$backend"} "${constraints[@]}" \
+    # The certificates of the system, as pip has them: uv's own know no lab's proxy.
+    UV_SYSTEM_CERTS=true SSL_CERT_FILE=${SSL_CERT_FILE:-${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}} \
+        "$uv" pip install --python "$venv/bin/python" ${backend:+--torch-backend "$backend"} "${constraints[@]}" \
         --editable ".[$extras]" || { echo "uv could not; now with pip." >&2; with_pip; }
 else
     with_pip

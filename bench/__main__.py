@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 PARTS: dict[str, tuple[list[str], ...]] = {
     "timed_loop": (["jax"], ["torch"]),
-    "clocks": (["jax"], ["torch"]),
 }
 """By the name of the module: the arguments of each of its runs. Each run has a process of its own."""
 

@@ -3,7 +3,6 @@ numpy (harness/work/compute_check.py); here what came out becomes a finding, wit
 
 import json
 import os
-import re
 import signal
 import subprocess
 import tempfile
@@ -11,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from harness.experiments.model import Config
 from harness.job.launch import command_of
@@ -27,56 +26,10 @@ END_S = 10.0
 """From SIGKILL to the end of a process that does not hang in the driver."""
 
 
-class Cause(NamedTuple):
-    """What is broken, by what the frameworks and their libraries say then."""
-
-    name: str
-    says: str
-    """Regular expression, in any case."""
-    fix: str
-
-
-CAUSES = (
-    Cause(
-        "the driver",
-        r"driver version is insufficient|driver.{0,40}too old|unsupported toolchain|UNSUPPORTED_PTX_VERSION|"
-        r"no kernel image is available|unsupported display driver|CUDA_ERROR_(NO_DEVICE|SYSTEM_|COMPAT)|"
-        r"no CUDA-capable device|does not see it",
-        "`nvidia-smi` shows the driver and the newest CUDA that it can do. Ask for a newer driver, or install the "
-        "framework for an older CUDA (docs/clusters.md, Two environments). `no kernel image`: it is built for others.",
-    ),
-    Cause(
-        "the C compiler",
-        r"C\+\+ compiler|C compiler|InvalidCxxCompiler|Python\.h|CppCompileError|\b(gcc|g\+\+|clang)\b.{0,60}not found|"
-        r"No such file or directory: '(cc|gcc|g\+\+|clang)'",
-        "Every compiled mode of PyTorch needs gcc or clang with C++, and Python.h. `module load gcc` under "
-        "cluster.frameworks.torch.setup, or CC and CXX with their paths; and python3-dev.",
-    ),
-    Cause(
-        "ptxas",
-        r"ptxas|nvlink|nvjtlink|libdevice|PTX compilation provider",
-        "It assembles every kernel that XLA or Triton makes. `which -a ptxas` shows if an old CUDA is on PATH: "
-        "`module unload cuda` in the framework's setup. Else install the framework anew: it brings its own.",
-    ),
-    Cause(
-        "cuDNN",
-        r"cudnn|DNN library|convolution algorithm",
-        "Most often another cuDNN comes first in LD_LIBRARY_PATH: unset it, or `module unload cudnn cuda` in the "
-        "framework's setup. Else install the framework anew: it brings its own.",
-    ),
-    Cause(
-        "NCCL",
-        r"nccl",
-        "It joins several GPUs. `NCCL_DEBUG=INFO python main.py doctor --compute` says more; NCCL_P2P_DISABLE=1 or "
-        "NCCL_SHM_DISABLE=1 may find out which path is broken.",
-    ),
-    Cause(
-        "memory",
-        r"out of memory|RESOURCE_EXHAUSTED|ALLOC_FAILED",
-        "`nvidia-smi` shows who else is on this GPU.",
-    ),
+BROKEN = (
+    "Look at the driver (nvidia-smi), the C compiler (gcc or clang with C++, and Python.h), an old CUDA on PATH "
+    "(which -a ptxas) and other libraries in LD_LIBRARY_PATH. If none of these explains it, install the framework anew."
 )
-UNKNOWN = "The framework itself is broken here, or does not go with its libraries: install it anew."
 WRONG_NUMBERS = (
     "It computes something else than numpy, and says nothing. Never measure here until that is understood: another "
     "version of the framework, another GPU of the same node, the GPU's memory errors (nvidia-smi -q -d ECC)."
@@ -167,7 +120,7 @@ def _content(line: str) -> Any:
 
 
 def judge_compute(framework: str, ran: Ran) -> Finding:
-    """The first thing that is wrong decides on the cause."""
+    """Return what is wrong in the framework's own words, with what to look at."""
     name = f"{framework} computes"
     wrong = {check: error for check, error in ran.errors.items() if error is None or error > TOLERANCE}
     problems = [f"{check}: {why[:400]}" for check, why in ran.failed.items()]
@@ -180,20 +133,8 @@ def judge_compute(framework: str, ran: Ran) -> Finding:
         return Finding(name, "ok", found)
     if not problems:
         problems = [f"no check was made{_last_line(ran.log)}"]
-    said = " ".join(ran.failed.values())
-    cause = _cause_of(said) or _cause_of(ran.log if ran.ended or said else "")
-    if cause:
-        found, fix = f"{cause.name} is broken or missing, or does not fit. {'; '.join(problems)}", cause.fix
-    else:
-        found = "; ".join(problems)
-        fix = WRONG_NUMBERS if wrong else TOO_LATE if "no answer" in ran.ended else UNKNOWN
-    return Finding(name, "problem", found, fix)
-
-
-def _cause_of(text: str) -> Cause | None:
-    """The one that is named first."""
-    named = [(found.start(), cause) for cause in CAUSES if (found := re.search(cause.says, text, re.IGNORECASE))]
-    return min(named, key=lambda one: one[0])[1] if named else None
+    fix = WRONG_NUMBERS if wrong and not ran.failed else TOO_LATE if "no answer" in ran.ended else BROKEN
+    return Finding(name, "problem", "; ".join(problems), fix)
 
 
 def _error_words(error: float | None) -> str:

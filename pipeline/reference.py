@@ -9,15 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from harness.experiments.flags import add_narrowing_flags
 from harness.experiments.model import AskedOfSlurm, ClusterConfig, GpuConfig
 from harness.files import write_atomically
 from harness.paths import REPOSITORY
 from harness.plan import FRAMEWORKS, Framework, Frozen, Launch, MeasurementSettings, WandbSettings
-from harness.results import parity, sequential
 from harness.results.flags import WORTHLESS, meanings
 from harness.results.quantities import COMPARED, QUANTITIES
-from harness.work import closeness
 from harness.work.declared import Formulation, Nothing, Run, UseCase, benchmark, benchmark_names, use_case
 from harness.work.tasks import Metric
 from pipeline.markdown import markdown_table
@@ -150,62 +147,6 @@ def runs_table() -> str:
     )
 
 
-def gate_table() -> str:
-    return markdown_table(
-        ("numbers", "what", "tolerance of each tensor", "of the median and of all together"),
-        (
-            (f"`{name}`", one.words, f"{one.tolerance:.0e}", "" if one.typical is None else f"{one.typical:.0e}")
-            for name, one in parity.QUANTITIES.items()
-        ),
-    )
-
-
-def gate_settings_table() -> str:
-    names = parity.GATE_SETTINGS | {"epsilon": "the variant's"}
-    adamw = parity.GATE_SETTINGS_OF_ADAMW | {"epsilon": parity.GATE_EPSILON}
-    return markdown_table(
-        ("setting", "in the gate", "with AdamW"),
-        ((f"`{name}`", str(value), str(adamw[name])) for name, value in names.items()),
-    )
-
-
-def checks_table() -> str:
-    pairs = (closeness.TOLERANCES, closeness.WITH_BATCH_NORM, closeness.OUTPUTS)
-    titles = ("gradients and updates", "the same with BatchNorm", "outputs")
-    return markdown_table(
-        ("precision", *titles, "losses"),
-        (
-            (
-                f"`{precision}`",
-                *(f"{of[precision].typical:g}, {of[precision].worst:g}" if precision in of else "" for of in pairs),
-                f"{closeness.LOSSES[precision]:g}" if precision in closeness.LOSSES else "",
-            )
-            for precision in closeness.OUTPUTS
-        ),
-    )
-
-
-def narrowing_table() -> str:
-    rows: list[tuple[str, str]] = []
-
-    def add(flag: str, **given: Any) -> None:
-        rows.append((f"`{flag} {given['metavar']}`", str(given["help"])))
-
-    add_narrowing_flags(add, pairing=True)
-    return markdown_table(("flag", "what is left"), rows)
-
-
-def looks_table() -> str:
-    pairs = list(dict.fromkeys(look for design in sequential.CRITICAL_VALUES.values() for look in design))
-    return markdown_table(
-        ("at most", *(f"after {look} pairs" for look in sorted(pairs))),
-        (
-            (f"{most} pairs", *(f"{design[look]:g}" if look in design else "" for look in sorted(pairs)))
-            for most, design in sequential.CRITICAL_VALUES.items()
-        ),
-    )
-
-
 def use_case_part(name: str) -> Iterator[str]:
     of = use_case(name)
     yield f"### {name}"
@@ -251,22 +192,6 @@ def parts() -> Iterator[str]:
     yield "## Flags"
     yield "A flag warns. Only those of the last column keep a mode out of every ratio."
     yield flags_table()
-    yield "## Looks"
-    yield (
-        "How many standard errors the interval of a ratio reaches at each look, by the most pairs "
-        "(`replicates`; [how](protocol.md#looks-and-verdict)):"
-    )
-    yield looks_table()
-    yield "## Flags that narrow"
-    yield (
-        "`python main.py` measures the preset `headline`, `--preset NAME` another one, `--benchmark` and `--use_case` "
-        "all that experiments.yaml has of a cell. These flags narrow either, and take values that the file does not "
-        "have; what `exclude` names stays excluded. If you name a mode of one framework only, the other runs its "
-        "declared mode, or the first of the file that may be compared with the named one. Modes that are named are not "
-        "screened. `--gpu cpu` measures a node's CPU, with GPUs hidden from both frameworks. `--dry-run` lists what "
-        "would run and for how long: up to the first look, and up to the last."
-    )
-    yield narrowing_table()
     yield "## Settings of a measurement"
     yield "`measurement` in experiments.yaml, which sets some of them, and `--set NAME=VALUE`."
     yield settings_table(MeasurementSettings)
@@ -280,25 +205,6 @@ def parts() -> Iterator[str]:
         yield from use_case_part(name)
     yield "### Sizes of benchmarks"
     yield from sizes_part()
-    yield "## Tolerances"
-    yield (
-        "**The parity gate** compares both frameworks on "
-        f"{parity.PARITY_BATCH_SIZE} samples in fp32, in this order. The error of a tensor is the L2 norm of the "
-        "difference over the larger of both norms, or over 1e-3 of the norm of the whole quantity if that is larger."
-    )
-    yield gate_table()
-    yield (
-        f"Instead of the variant's own settings, unless those are zero, and {parity.PARITY_STEPS} steps; images and "
-        "texts are at most "
-        f"{', '.join(f'`{name}` {most}' for name, most in parity.GATE_SIZES.items())}:"
-    )
-    yield gate_settings_table()
-    yield (
-        "**The check before timing** compares the program with float64 in its own framework, at the timed batch, "
-        "precision and mode. Relative L2 errors: of the median over samples, models or tensors, and of the worst; of "
-        "outputs all together, and of the worst sample less the mean over samples."
-    )
-    yield checks_table()
     yield "## The cluster"
     yield "`cluster` in experiments.yaml or in a profile (clusters/NAME.yaml):"
     yield settings_table(ClusterConfig)

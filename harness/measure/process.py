@@ -40,7 +40,7 @@ from harness.results.parity import ParityMetadata, ParityNumbers, condense, key_
 from harness.results.parity_file import write_parity
 from harness.results.record import Outcome, Result
 from harness.work import datasets
-from harness.work.declared import NotingMode, as_gated, benchmark, use_case
+from harness.work.declared import as_gated, benchmark, use_case
 from harness.work.pretrained import pretrained_weights
 
 
@@ -147,10 +147,7 @@ def builder(measurement: Measurement) -> Build:
 
     def build(session: Session[Any], *, joined: bool = True) -> Program:
         session.require_possible()
-        session = replace(session, noting=NotingMode.of(session.mode))
         program: Program = module.build(session, joined=joined)
-        if joined:  # the control leaves out what is between devices
-            session.require_acted_on()
         return program
 
     return build

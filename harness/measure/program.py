@@ -21,7 +21,7 @@ from harness.results.parity import Numbers
 from harness.results.record import Check, Memory
 from harness.work.applies import why_not_besides_layers
 from harness.work.datasets import Dataset
-from harness.work.declared import Benchmark, Mode, Model, NotingMode, UseCase
+from harness.work.declared import Benchmark, Mode, Model, UseCase
 from harness.work.weights import Draw, WeightOf
 
 Phase = tuple[str, Callable[[], Any]]
@@ -238,8 +238,6 @@ class Session(Generic[D]):
     world: World = ALONE
     pretrained: WeightOf | None = None
     """The weights that torchvision publishes, where the settings ask for them."""
-    noting: NotingMode | None = None
-    """The mode, while a program is built of which is asked afterwards what it acted on."""
 
     def weights_of(self, weights: str, draw: Draw) -> WeightOf:
         """`drawn` from the seed, by `draw`, or `pretrained`. Raises DataError."""
@@ -268,7 +266,7 @@ class Session(Generic[D]):
     @property
     def mode(self) -> Mode:
         """Raises ConfigError where the use case has no mode of that name."""
-        return self.noting or self.use_case.mode(self.measurement.framework, self.measurement.variant.execution_mode)
+        return self.use_case.mode(self.measurement.framework, self.measurement.variant.execution_mode)
 
     def require_possible(self) -> None:
         """Raises Refused where the mode cannot do what the options ask for, or would be another one on as many devices.
@@ -279,18 +277,6 @@ class Session(Generic[D]):
             why = "one process for all devices of a node is for nodes with several"
         if why is not None:
             raise Refused(f"execution mode {self.mode.name}: {why}")
-
-    def require_acted_on(self) -> None:
-        """Raises Refused where the program that was built ignores a part of its mode: it would be another mode."""
-        assert self.noting is not None
-        framework, use_case = self.measurement.framework, self.use_case
-        if ignored := self.noting.ignored(plain=use_case.formulations[framework][0].name):
-            words = ", ".join(f"{name}={value!r}" for name, value in ignored.items())
-            raise Refused(
-                f"execution mode {self.noting.name}: {framework}_runner/use_cases/{use_case.name}.py does nothing with "
-                f"{words}, so it would be another mode under a new name. Let its build act on it, or take it out of "
-                f"harness/work/use_cases/{use_case.name}.py"
-            )
 
     @property
     def model(self) -> Model:

@@ -7,9 +7,9 @@ BENCHMARK, a file in use_cases/ a USE_CASE; a file that is there is known, nothi
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -192,94 +192,6 @@ class Mode:
     @property
     def several_steps(self) -> bool:
         return self.written.several_steps
-
-
-class Choice(str):
-    """A word of a mode in the hands of a runner. It notes when it equals a word that the runner knows, or becomes a
-    part of another one."""
-
-    note: Callable[[], None]
-
-    def __new__(cls, word: str, note: Callable[[], None]) -> "Choice":
-        made = super().__new__(cls, word)
-        made.note = note
-        return made
-
-    def __eq__(self, other: object) -> bool:
-        is_equal = str.__eq__(self, other) is True
-        if is_equal:
-            self.note()
-        return is_equal
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __format__(self, specification: str) -> str:
-        self.note()
-        return str.__format__(self, specification)
-
-    __hash__ = str.__hash__
-
-
-class Noting:
-    """Stands for a Formulation or a Run. It notes which of their fields a runner acts on: a flag by being read, a word
-    as `Choice` does."""
-
-    NOT_OF_RUNNERS = frozenset(
-        {"name", "about", "runs", "needs", "knows", "precisions", "options", "min_devices"}
-        | {"captures_several_devices", "is_loop", "several_steps"}
-    )
-    """What plans and reports go by (applies.py)."""
-
-    def __init__(self, declared: Formulation | Run) -> None:
-        self.declared = declared
-        self.acted_on: set[str] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self.declared, name)
-        if name in self.NOT_OF_RUNNERS:
-            return value
-        if isinstance(value, str):
-            return Choice(value, partial(self.acted_on.add, name))
-        self.acted_on.add(name)
-        return value
-
-    def ignored(self) -> dict[str, Any]:
-        """The fields that are not at their defaults and that nothing acted on, with their values."""
-        return {
-            one.name: getattr(self.declared, one.name)
-            for one in fields(self.declared)
-            if one.name not in self.NOT_OF_RUNNERS | self.acted_on
-            and one.default is not MISSING
-            and getattr(self.declared, one.name) != one.default
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class NotingMode(Mode):
-    """A mode in the hands of a runner: what its fields ask for must be done, or the mode is another one under a new
-    name."""
-
-    written: Any
-    run: Any
-
-    @classmethod
-    def of(cls, mode: Mode) -> "NotingMode":
-        return cls(written=Noting(mode.written), run=Noting(mode.run))
-
-    @property
-    def formulation(self) -> str:
-        return Choice(self.written.name, partial(self.written.acted_on.add, "name"))
-
-    def ignored(self, plain: str) -> dict[str, Any]:
-        """What nothing acted on.
-
-        Args:
-            plain: the formulation that a runner need not know by its name.
-        """
-        found: dict[str, Any] = self.written.ignored() | self.run.ignored()
-        is_known = "name" in self.written.acted_on or self.written.declared.chunks_of
-        return found if is_known or self.written.name == plain else {"formulation": self.written.name, **found}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Do other clocks agree with ours? The time of a step of about 1 ms by each, in turn in one process.
 
-    python -m bench.clocks jax|torch
+    python -m tests.gpu.clocks jax|torch
 
 PyTorch: harness/measure/clock.py's block of back-to-back calls against torch.utils.benchmark.Timer.blocked_autorange.
 JAX has no timer of its own: our waited-for call against the loop that its documentation has, timeit around

@@ -3,10 +3,10 @@ that returns at once."""
 
 import pytest
 
-from bench import clocks
 from bench.turns import rounds_in_turn
 from harness.measure import clock
 from harness.measure.clock import Step, Wait, time_block
+from tests.gpu import clocks
 
 
 class Queue:
