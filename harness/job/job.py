@@ -225,12 +225,13 @@ class Job:
         return partners
 
     def _measure(self, step: Step) -> None:
-        """Measure the step; once more where other processes kept the CPUs busy meanwhile."""
+        """Measure the step; once more where other processes kept the CPUs busy meanwhile and a ratio is made of it."""
         before = self._measured
         self._measure_once(step)
         found = [self._arms[each.framework].find(each) for each in step if not each.is_screening]
         busy = [record for record in found if record is not None and is_busy(record)]
-        if busy and self._measured > before:
+        has_ratio = len(self._pair.jobs) > 1
+        if busy and has_ratio and self._measured > before:
             self._teller.say(f"{busy_in_words(busy)}: {' and '.join(each.key for each in step)}: measured once more")
             with ExitStack() as stack:
                 for each in step:

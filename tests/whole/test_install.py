@@ -163,7 +163,11 @@ def test_without_a_gpu_the_lock_is_that_of_the_cpu(tmp_path: Path) -> None:
 def test_make_demo_installs_and_measures_the_demo_here_without_slurm() -> None:
     """README's first command: what it runs last, as `make` itself says it."""
     said = subprocess.run(
-        ["make", "--dry-run", "demo", "VENV=nowhere"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "--dry-run", "demo", "VENV=nowhere"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     lines = said.stdout.splitlines()
     assert lines[-1] == "nowhere/bin/python main.py --preset demo --executor local --wait --results results/demo"
