@@ -2,7 +2,7 @@
 # Rendered by main.py from experiments.yaml, clusters/apptainer-offline.yaml and templates/pair.sh.j2: change those, not this file.
 # By hand: `sbatch` it from anywhere, or `bash` it on a machine without Slurm.
 #
-# Both frameworks in one allocation, in turn: the same GPU, node and neighbours, and a drift that falls on both alike.
+# Both frameworks in one allocation, alternating: the same GPU and node, and a drift that hits both alike.
 
 #SBATCH --job-name=pair_mnist_1_a100
 #SBATCH --partition=gpu
