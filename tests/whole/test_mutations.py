@@ -1,4 +1,4 @@
-"""The table of mutations (tests/mutations.py): each line and each test is still there, and what its outcomes mean.
+"""The table of mutations (tests/mutations.yaml): each line and each test is still there, and what its outcomes mean.
 Whether the tests fail under their mutations is tried by night."""
 
 import ast
@@ -35,7 +35,7 @@ def test_total_of_nothing():
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.symbol)
 def test_line_is_there_once_and_the_file_stays_python_without_it(mutation: Mutation) -> None:
-    """If this fails, a line has moved or was rewritten: name its successor in tests/mutations.py."""
+    """If this fails, a line has moved or was rewritten: name its successor in tests/mutations.yaml."""
     source = (REPOSITORY / mutation.path).read_text(encoding="utf-8")
     changed = mutated(mutation, source)
     assert changed != source
@@ -101,6 +101,6 @@ def test_each_outcome_and_the_exit_status(
     said = capsys.readouterr().out
     outcomes = [line.rpartition(" | ")[2] for line in said.splitlines() if " | test_sums.py" in line]
     assert outcomes == ["red", "red", "GREEN", "NOT FOUND"]
-    assert "there is no sums.code:gone: name its successor in tests/mutations.py" in said
+    assert "there is no sums.code:gone: name its successor in tests/mutations.yaml" in said
     assert "Without any mutation, these tests do not pass:" in said
     assert (package / "code.py").read_text() == SOURCE
