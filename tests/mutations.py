@@ -81,7 +81,7 @@ def mutated(mutation: Mutation, source: str) -> str:
 
 
 def _lines_of(mutation: Mutation, source: str) -> tuple[int, int]:
-    """From the first line of the symbol, counted from 0, to behind its last."""
+    """Return the first line of the symbol, counted from 0, and the line behind its last."""
     if ":" not in mutation.symbol:
         return 0, len(source.splitlines())
     body: Sequence[ast.stmt] = ast.parse(source).body
@@ -175,7 +175,7 @@ def results_of(mutations: Sequence[Mutation], repository: Path = REPOSITORY) -> 
 
 
 def why_not_green(mutations: Sequence[Mutation], repository: Path = REPOSITORY) -> str | None:
-    """What the tests say without any mutation; None if all pass, without which a red one would mean nothing."""
+    """Return the output of the tests without any mutation, or None if all pass: else a red one would mean nothing."""
     with tempfile.TemporaryDirectory(prefix="mutations-") as base:
         status, said = run_tests(copy_of(repository, Path(base)), sorted({one.test for one in mutations}))
     return None if status == 0 else said

@@ -1,4 +1,4 @@
-"""What a device can do at most, by one framework: large matrix products in each precision and a triad, timed by the
+"""Measure the peaks of a device by one framework: large matrix products in each precision and a triad, timed by the
 project's clock. A job has this done once for each device, in a process of its own (harness/job/arm.py)."""
 
 import importlib

@@ -60,7 +60,7 @@ class DevicePeaksRecord(Measured):
 
 
 class Reached(NamedTuple):
-    """By each framework: operations or bytes per second."""
+    """Operations or bytes per second that each framework reached."""
 
     by_framework: Mapping[Framework, float]
 

@@ -1,4 +1,4 @@
-"""What is said about a wrong name."""
+"""A wrong name is answered with the nearest valid one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which devices a job has to itself, and that it holds their locks from before its first process to after its last."""
+"""A job has devices to itself, and holds their locks from before its first process to after its last."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""What changes the digest of a measurement's code, and what does not: edits of a copy."""
+"""Edits of a copy, and whether they change the digest of a measurement's code."""
 
 import ast
 import re

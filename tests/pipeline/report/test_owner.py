@@ -171,7 +171,7 @@ def injected(whole: Record) -> tuple[Record, set[tuple[Any, ...]]]:
 
 
 def all_text(path: Path) -> str:
-    """Of a file and of its name."""
+    """Return all texts in a file, and its name."""
     if path.suffix != ".npz":
         return f"{path.name}\n{path.read_text()}"
     arrays = read_npz(path)
@@ -179,7 +179,7 @@ def all_text(path: Path) -> str:
 
 
 def assert_nameless(folder: Path) -> int:
-    """How many files were read."""
+    """Return the number of files that were read."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     for path in paths:
         text = all_text(path).lower()
@@ -256,7 +256,7 @@ def test_shelf_named_after_a_host_or_a_user_is_refused(name: str, tmp_path: Path
 
 
 def test_what_is_published_is_published_again_byte_by_byte(tmp_path: Path) -> None:
-    """Of eleven nodes, whose numbers have one digit or two."""
+    """Publish records of eleven nodes, whose numbers have one digit or two."""
     results = Results(root=tmp_path / "results")
     for number in range(11):
         save(record("jax", "step.jit", replicate=number, environment=ENVIRONMENT | {"node": f"lab-{number}"}), results)
